@@ -225,15 +225,15 @@ impl Sharing {
             return;
         };
         // The address may be wrong, so it counts less.
-        if sample.method == Some(Method::Racy)
-            && mix(sample.record ^ sample.addr.rotate_left(32)).is_multiple_of(UNSURE)
+        if sample.raw.method == Some(Method::Racy)
+            && mix(sample.record ^ sample.raw.addr.rotate_left(32)).is_multiple_of(UNSURE)
         {
             return;
         }
         let line = line_of(memory);
-        let writes = matches!(sample.access, Access::Store | Access::Update);
+        let writes = matches!(sample.raw.access, Access::Store | Access::Update);
         // Several accesses of one event to one line are one access, which writes if any of them does.
-        let (again, written_again) = if sample.share < 1.0 {
+        let (again, written_again) = if sample.raw.share < 1.0 {
             self.before(thread, sample.record, (keys.page, line), writes)
         } else {
             (false, false)
@@ -242,7 +242,7 @@ impl Sharing {
         if !self.count_thread(thread, !again, new_write) {
             return;
         }
-        let when = self.when(sample.time);
+        let when = self.when(sample.raw.time);
         let page = keys.page;
         let at = self.pages.find(mix(page), |slot| slot.key == page);
         if self.pages.slots[at].is_empty() {
@@ -255,11 +255,11 @@ impl Sharing {
             self.pages.slots[at] = Page { key: page, number, object, kind, ..Page::default() };
             self.pages.len += 1;
         }
-        let hitm = sample.data_src.is_hitm();
+        let hitm = sample.raw.data_src.is_hitm();
         let slot = &mut self.pages.slots[at];
         slot.accesses = slot.accesses.saturating_add(u32::from(!again)).max(1);
         slot.hitm = slot.hitm.saturating_add(u32::from(hitm));
-        slot.latency = slot.latency.saturating_add(sample.latency.div_ceil(1024));
+        slot.latency = slot.latency.saturating_add(sample.raw.latency.div_ceil(1024));
 
         let found = self.touches.find(keys.touch, |slot| slot.page == page && slot.thread == thread);
         let touch = &mut self.touches.slots[found];
@@ -369,7 +369,7 @@ impl Sharing {
             self.stats.without_place += 1;
             return;
         }
-        self.count_thread(thread, true, matches!(sample.access, Access::Store | Access::Update));
+        self.count_thread(thread, true, matches!(sample.raw.access, Access::Store | Access::Update));
     }
 
     /// Returns false if there are too many threads.

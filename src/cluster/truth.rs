@@ -161,7 +161,7 @@ impl Scenario {
                 });
             }
         }
-        samples.sort_by_key(|sample| sample.time);
+        samples.sort_by_key(|sample| sample.raw.time);
         Stream { samples, truth }
     }
 

@@ -156,7 +156,7 @@ struct Collected(Vec<(u64, Option<Comm>, Option<MemoryId>)>);
 
 impl Sink for Collected {
     fn sample(&mut self, sample: &Sample, _: &mut Cgroups) {
-        self.0.push((sample.time, sample.comm, sample.memory));
+        self.0.push((sample.raw.time, sample.comm, sample.memory));
     }
 }
 

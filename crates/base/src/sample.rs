@@ -9,7 +9,6 @@ pub mod sched;
 
 use std::fmt;
 use std::num::NonZeroU32;
-use std::ops::{Deref, DerefMut};
 use std::str::FromStr;
 
 use thiserror::Error;
@@ -362,7 +361,7 @@ impl Default for RawSample {
 /// One access, with the names that the session added.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Sample {
-    /// The access; its fields can be read as if they were the sample's own.
+    /// The access.
     pub raw: RawSample,
     /// The session's number of the event; accesses of one event have the same number.
     pub record: u64,
@@ -386,8 +385,8 @@ impl Sample {
     pub fn cost(&self) -> Cost {
         /// Longer latencies are caused by an interrupt or a page fault rather than by a cache.
         const LIMIT: u32 = 2000;
-        match self.data_src.cost() {
-            Cost::Miss { .. } if self.latency > 0 => Cost::Miss { cycles: self.latency.min(LIMIT) },
+        match self.raw.data_src.cost() {
+            Cost::Miss { .. } if self.raw.latency > 0 => Cost::Miss { cycles: self.raw.latency.min(LIMIT) },
             cost => cost,
         }
     }
@@ -398,20 +397,6 @@ impl From<RawSample> for Sample {
     #[inline]
     fn from(raw: RawSample) -> Self {
         Self { raw, record: 0, thread: 0, comm: None, memory: None, code: None, hint: None, stack: None }
-    }
-}
-
-impl Deref for Sample {
-    type Target = RawSample;
-
-    fn deref(&self) -> &RawSample {
-        &self.raw
-    }
-}
-
-impl DerefMut for Sample {
-    fn deref_mut(&mut self) -> &mut RawSample {
-        &mut self.raw
     }
 }
 

@@ -73,7 +73,7 @@ fn a_line_says_its_event_and_no_cpu_that_nobody_knows() {
         "escapes are left to a parser"
     );
     let (lines, _) = read(&out);
-    let cpus: Vec<u32> = lines.iter().map(|line| line.sample.cpu).collect();
+    let cpus: Vec<u32> = lines.iter().map(|line| line.sample.raw.cpu).collect();
     assert_eq!(cpus, [3, RawSample::NO_CPU, RawSample::NO_CPU, 0]);
 }
 
@@ -103,7 +103,7 @@ fn foreign_lines_work_and_what_they_lack_is_counted() {
     let (lines, reader) = read(text);
     assert_eq!(lines.len(), 2);
     assert_eq!(lines[0].sample.memory, Some(MemoryId::Frame { phys: 0x1240 }));
-    assert_eq!((lines[0].sample.time, lines[0].sample.hint, lines[0].has_thread), (5_000_001_000, Some(3), false));
+    assert_eq!((lines[0].sample.raw.time, lines[0].sample.hint, lines[0].has_thread), (5_000_001_000, Some(3), false));
     assert_eq!(lines[1].sample.memory, Some(MemoryId::Private { space: 12, addr: 0x10 }));
     assert_eq!((reader.counts.lines, reader.counts.unreadable), (3, 1));
     let Missing { memory, op, weight, cgroup, thread, page_size } = reader.counts.missing;
