@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use criterion::{criterion_group, criterion_main, Criterion, Throughput};
 use scxprof::host::Roots;
-use scxprof::sample::CpuMode;
+use scxprof::sample::{CpuMode, MemoryScope};
 use scxprof::testing::resolve::{symbolize, Mapping, Maps, Modules, SymbolOptions};
 
 const PROCESSES: u32 = 64;
@@ -26,7 +26,7 @@ fn mapping(file: u64) -> Mapping {
         dev: 1,
         ino: file,
         generation: 0,
-        numbering: 1,
+        scope: Some(MemoryScope::device(1, 0)),
         build_id: None,
         path: format!("/usr/lib/x86_64-linux-gnu/lib{file}.so").into_bytes().into(),
     }

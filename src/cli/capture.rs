@@ -18,7 +18,7 @@ use super::hints::HintArgs;
 use super::signals::Signals;
 use super::source::{self, SourceArgs};
 use crate::host::limits::{self, sysctl};
-use crate::host::{hierarchy, topology, Roots};
+use crate::host::{hierarchy, proc, topology, Roots};
 use crate::resolve::cgroups::display_path;
 use crate::resolve::Cgroups;
 use crate::sampler::Target;
@@ -173,10 +173,7 @@ impl TuningArgs {
 
     /// `--memory` in bytes; it cannot exceed the machine's memory.
     pub(super) fn memory(&self, roots: &Roots) -> Result<usize, Failure> {
-        let meminfo = std::fs::read_to_string(roots.proc.join("meminfo")).unwrap_or_default();
-        let total =
-            meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse().ok());
-        match total {
+        match proc::memory(roots, "MemTotal") {
             Some(total) if u64::from(self.memory) * 1024 > total => {
                 Err(Failure::Usage(anyhow!("--memory {}: this machine has {} MiB", self.memory, total / 1024)))
             }

@@ -132,9 +132,9 @@ impl SelectionCounts {
         add(&mut self.comms, sample.comm.map(|comm| comm.to_string()));
         // Escaped for a terminal.
         add(&mut self.cgroups, cgroup.map(|path| path.escape_ascii().to_string()));
-        add(&mut self.pids, Some(sample.pid.to_string()));
-        add(&mut self.tids, Some(sample.tid.to_string()));
-        self.last = self.last.max(sample.time);
+        add(&mut self.pids, Some(sample.raw.pid.to_string()));
+        add(&mut self.tids, Some(sample.raw.tid.to_string()));
+        self.last = self.last.max(sample.raw.time);
     }
 }
 
@@ -175,7 +175,7 @@ impl Filter {
 
     /// True if the sample is to be used; else it is counted. Samples come in the order of time.
     pub(super) fn keeps(&mut self, sample: &Sample, cgroups: &mut Cgroups) -> bool {
-        self.keeps_of(sample, cgroups.path(sample.cgroup).map(|path| &**path))
+        self.keeps_of(sample, cgroups.path(sample.raw.cgroup).map(|path| &**path))
     }
 
     fn keeps_of(&mut self, sample: &Sample, cgroup: Option<&[u8]>) -> bool {
@@ -229,12 +229,12 @@ impl Filter {
     }
 
     fn looks_at(&mut self, sample: &Sample, cgroup: Option<&[u8]>) -> bool {
-        let first = *self.first.get_or_insert(sample.time);
-        let since = sample.time.saturating_sub(first);
+        let first = *self.first.get_or_insert(sample.raw.time);
+        let since = sample.raw.time.saturating_sub(first);
         if since < self.from || self.to.is_some_and(|to| since >= to) {
             return false;
         }
-        self.looks_at_thread((sample.pid, sample.tid), sample.comm.as_ref(), cgroup)
+        self.looks_at_thread((sample.raw.pid, sample.raw.tid), sample.comm.as_ref(), cgroup)
     }
 
     /// True if the thread is to be used, whenever.

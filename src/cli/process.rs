@@ -118,7 +118,7 @@ impl<W: Write> ToLines<W> {
 
 impl<W: Write> Sink for ToLines<W> {
     fn sample(&mut self, sample: &Sample, cgroups: &mut Cgroups) {
-        let path = cgroups.path(sample.cgroup).map(|path| &**path);
+        let path = cgroups.path(sample.raw.cgroup).map(|path| &**path);
         let code = self.codes.as_ref().zip(sample.code).and_then(|(codes, code)| codes.get(&code));
         if self.failed.is_none() {
             self.failed = self.writer.write(sample, path, code.map(Vec::as_slice)).err();

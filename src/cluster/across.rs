@@ -221,7 +221,7 @@ fn add_pairs(region: usize, fits: f64, uses: &[LabelUse<u32>], pairs: &mut FxHas
 mod tests {
     use super::*;
     use crate::cluster::truth::{Rng, Scenario};
-    use crate::sample::{Access, RawSample, Sample};
+    use crate::sample::{Access, MemoryScope, RawSample, Sample};
 
     fn store(thread: u32, memory: MemoryId) -> Sample {
         let raw = RawSample { pid: thread, tid: thread, access: Access::Store, ..RawSample::default() };
@@ -236,7 +236,7 @@ mod tests {
             for (thread, &part) in (0u32..).zip(parts) {
                 let at = 0x10_0000 + rng.below(64 * PAGE_SIZE) / LINE_SIZE * LINE_SIZE;
                 let memory = if rng.unit() < part {
-                    MemoryId::Shared { dev: 1, ino: 2, offset: at }
+                    MemoryId::Shared { scope: MemoryScope::device(1, 0), ino: 2, offset: at }
                 } else {
                     MemoryId::Private { space: thread, addr: at }
                 };
@@ -254,7 +254,7 @@ mod tests {
         // Cell 6 has half of the misses of cell 5, and about as many of them are in the file as it says.
         assert_eq!((pair.smaller, pair.larger, pair.threads), (6, 5, [2, 0]));
         assert!((0.3..0.95).contains(&pair.part), "{pair:?}");
-        let Some(MemoryId::Shared { dev: 1, ino: 2, offset }) = pair.memory else { panic!("{pair:?}") };
+        let Some(MemoryId::Shared { ino: 2, offset, .. }) = pair.memory else { panic!("{pair:?}") };
         assert!((0x10_0000..0x10_0000 + 64 * PAGE_SIZE).contains(&offset), "{pair:?}");
         assert_eq!((found.shares, found.left_out), (vec![true, false, true, false], 0));
     }
@@ -264,7 +264,10 @@ mod tests {
         let mut sharing = Sharing::new(4 << 20);
         for line in 0..1024 {
             for thread in 0..8 {
-                let load = store(thread, MemoryId::Shared { dev: 1, ino: 2, offset: line * LINE_SIZE });
+                let load = store(
+                    thread,
+                    MemoryId::Shared { scope: MemoryScope::device(1, 0), ino: 2, offset: line * LINE_SIZE },
+                );
                 sharing.add(&Sample { raw: RawSample { access: Access::Load, ..load.raw }, ..load });
             }
         }
@@ -322,7 +325,7 @@ mod tests {
         let mut found = Sharing::new(4 << 20);
         found.same_thread(1, 0);
         for line in 0..400 {
-            let memory = MemoryId::Shared { dev: 1, ino: 2, offset: line % 40 * LINE_SIZE };
+            let memory = MemoryId::Shared { scope: MemoryScope::device(1, 0), ino: 2, offset: line % 40 * LINE_SIZE };
             found.add(&store(line as u32 % 2, memory));
         }
         let across = found.across(&[0, 1]);

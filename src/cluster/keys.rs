@@ -32,8 +32,8 @@ pub(crate) fn place_key(memory: MemoryId) -> u64 {
     let (kind, number) = match memory {
         MemoryId::Private { space, addr } => (mix(u64::from(space) + 1), addr),
         MemoryId::Frame { phys } => (0x5bd1_e995_0000_0001, phys),
-        MemoryId::Shared { dev, ino, offset } => {
-            (mix(mix(ino) ^ dev.wrapping_mul(0x9e37_79b9_7f4a_7c15)) ^ 0x77, offset)
+        MemoryId::Shared { scope, ino, offset } => {
+            (mix(mix(ino) ^ scope.number().wrapping_mul(0x9e37_79b9_7f4a_7c15)) ^ 0x77, offset)
         }
     };
     mix(mix(number ^ kind).wrapping_add(kind))

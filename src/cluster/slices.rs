@@ -34,9 +34,9 @@ impl Slices {
 
     /// Counts samples, each for the thread beside it.
     pub fn add(&mut self, samples: &[(u32, &Sample)]) {
-        for run in samples.chunk_by(|a, b| a.1.time == b.1.time) {
+        for run in samples.chunk_by(|a, b| a.1.raw.time == b.1.raw.time) {
             let Some((_, first)) = run.first() else { continue };
-            let at = self.slice(first.time);
+            let at = self.slice(first.raw.time);
             if let Some(sketch) = self.sketches.get_mut(at) {
                 for (thread, sample) in run {
                     sketch.add_for(*thread, sample);

@@ -217,8 +217,8 @@ mod tests {
             let mut samples = stream.samples.clone();
             for sample in &mut samples {
                 sample.thread = new[sample.thread as usize];
-                sample.tid = 77_777 - sample.thread;
-                sample.time *= 3;
+                sample.raw.tid = 77_777 - sample.thread;
+                sample.raw.time *= 3;
             }
             if plain.stats.pages_evicted == 0 {
                 shuffle(&mut samples, seed);
@@ -424,12 +424,12 @@ mod tests {
                 Some(writer) if *writer != sample.thread => HITM,
                 _ => MEMORY,
             };
-            if sample.access == Access::Store {
+            if sample.raw.access == Access::Store {
                 held.clear();
                 *writer = Some(sample.thread);
             }
             held.push(sample.thread);
-            let op = if sample.access == Access::Store { 0x4 } else { 0x2 };
+            let op = if sample.raw.access == Access::Store { 0x4 } else { 0x2 };
             Sample { raw: RawSample { data_src: DataSource(op | source), ..sample.raw }, ..*sample }
         };
         samples.iter().map(price).collect()
@@ -460,7 +460,7 @@ mod tests {
     fn the_report_says_what_is_shared() {
         let mut stream = Scenario { groups: 2, threads: 16, one_line: true, ..Scenario::default() }.stream(1);
         for sample in &mut stream.samples {
-            sample.data_src = crate::sample::DataSource(0x2 | 0x10 << 19);
+            sample.raw.data_src = crate::sample::DataSource(0x2 | 0x10 << 19);
         }
         let clusters = solve(&stream.samples, 4 << 20, &ClusterOptions::default());
         let [first, second] = &clusters.communities[..] else { panic!("{:?}", clusters.communities) };

@@ -1,6 +1,6 @@
 //! Seeded sample streams of known groups, for tests, benches and the tables in the documentation.
 
-use crate::sample::{Access, MemoryId, RawSample, Sample, LINE_SIZE, PAGE_SIZE};
+use crate::sample::{Access, MemoryId, MemoryScope, RawSample, Sample, LINE_SIZE, PAGE_SIZE};
 
 use super::keys::mix;
 
@@ -161,7 +161,7 @@ impl Scenario {
                 });
             }
         }
-        samples.sort_by_key(|sample| sample.time);
+        samples.sort_by_key(|sample| sample.raw.time);
         Stream { samples, truth }
     }
 
@@ -182,7 +182,7 @@ impl Scenario {
             };
             let byte = if self.one_line { rng.below(8) * 8 } else { within(self.pages, rng) };
             return if self.cross_process {
-                MemoryId::Shared { dev: 1, ino: u64::from(group), offset: byte }
+                MemoryId::Shared { scope: MemoryScope::device(1, 0), ino: u64::from(group), offset: byte }
             } else {
                 MemoryId::Private { space, addr: (u64::from(group) + 1) << 32 | byte }
             };
@@ -196,10 +196,10 @@ impl Scenario {
             }
             // Two words of each page are in use, as with locks and counters.
             let byte = page * PAGE_SIZE + rng.below(2) * 0x440;
-            return MemoryId::Shared { dev: 2, ino: 1, offset: byte };
+            return MemoryId::Shared { scope: MemoryScope::device(2, 0), ino: 1, offset: byte };
         }
         if kind < shared + self.globals + self.noise {
-            return MemoryId::Shared { dev: 2, ino: 2, offset: within(65_536, rng) };
+            return MemoryId::Shared { scope: MemoryScope::device(2, 0), ino: 2, offset: within(65_536, rng) };
         }
         let size = self.private_pages * PAGE_SIZE + if self.boundary { PAGE_SIZE / 2 } else { 0 };
         let base = (1 << 44) + u64::from(thread) * size;

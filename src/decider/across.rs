@@ -76,7 +76,7 @@ mod tests {
     use crate::cluster::truth::Rng;
     use crate::config::{self, CellOptions, CellSpecs};
     use crate::resolve::Cgroups;
-    use crate::sample::{Access, Comm, MemoryId, RawSample, Sample, Source};
+    use crate::sample::{Access, Comm, MemoryId, MemoryScope, RawSample, Sample, Source};
     use crate::sinks::Sink;
 
     /// One thread in each cgroup, which makes half of its stores to a file that all share, and its cell specs.
@@ -93,7 +93,7 @@ mod tests {
             let thread = (turn % cgroups.len()) as u32;
             let offset = rng.below(4096) << 6;
             let memory = match rng.below(2) {
-                0 => MemoryId::Shared { dev: 1, ino: 2, offset },
+                0 => MemoryId::Shared { scope: MemoryScope::device(1, 0), ino: 2, offset },
                 _ => MemoryId::Private { space: thread, addr: offset },
             };
             let (pid, cgroup) = (10 + thread, u64::from(thread) + 1);

@@ -260,10 +260,10 @@ impl Decider {
     /// Counts a sample for its cell and thread; returns the thread's number if it has one.
     fn count(&mut self, sample: &Sample, cgroups: &mut Cgroups) -> Option<u32> {
         let cell = match self.last_cgroup {
-            Some((cgroup, cell)) if cgroup == sample.cgroup => cell,
-            _ => self.cell(sample.cgroup, cgroups),
+            Some((cgroup, cell)) if cgroup == sample.raw.cgroup => cell,
+            _ => self.cell(sample.raw.cgroup, cgroups),
         };
-        let share = f64::from(sample.share);
+        let share = f64::from(sample.raw.share);
         let Some(comm) = sample.comm else {
             self.tally.add(cell, None, share);
             return None;
@@ -277,12 +277,12 @@ impl Decider {
             self.rename(sample.thread, comm);
         }
         if let Some(facts) = self.facts.get_mut(number as usize) {
-            facts.cgroup = sample.cgroup;
+            facts.cgroup = sample.raw.cgroup;
             if facts.last.0 != cell {
                 facts.move_to(cell, &mut self.tally);
             }
             self.tally.count(cell, Some(facts.name), share);
-            self.over_time.add(sample.time, number, sample.share);
+            self.over_time.add(sample.raw.time, number, sample.raw.share);
             facts.here += share;
             facts.samples += share;
             match (facts.cell == cell, facts.lead) {

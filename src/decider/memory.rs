@@ -6,9 +6,9 @@ use super::decider::Decider;
 use crate::cluster::across::Across;
 use crate::cluster::{Clusters, Hot, LineUse, Structure};
 use crate::report::{Code, DataSymbol, Granule, Identity, LineThread, RegionReport};
-use crate::resolve::identity::{is_sysv, numbering_text};
+use crate::resolve::identity::{is_sysv, scope_text};
 use crate::resolve::{AddressSpaces, Located, Modules, Symbol, Symbols};
-use crate::sample::{printable, CodeAddr, MemoryId, WAKEUPS_DEV};
+use crate::sample::{printable, CodeAddr, MemoryId, MemoryScope};
 
 /// Where what a report names lies.
 pub(super) type Locations = FxHashMap<MemoryId, Located>;
@@ -117,7 +117,7 @@ impl MemoryNames<'_> {
 
     fn identity(&self, memory: Option<MemoryId>, pid: Option<u32>) -> Option<Identity> {
         Some(match memory? {
-            MemoryId::Shared { dev, ino, offset } => Identity::Shared { dev, ino, offset },
+            MemoryId::Shared { scope, ino, offset } => Identity::Shared { dev: scope.number(), ino, offset },
             MemoryId::Frame { phys } => Identity::Physical { addr: phys },
             MemoryId::Private { addr, .. } => Identity::Private { pid: self.pid(memory?, pid), addr },
         })
@@ -132,11 +132,11 @@ impl MemoryNames<'_> {
         let Some(memory) = memory else { return "a file beyond those that are remembered".to_owned() };
         let located = self.locations.get(&memory);
         match memory {
-            MemoryId::Shared { dev: WAKEUPS_DEV, ino, .. } => format!("wakeups of pair {ino}"),
-            MemoryId::Shared { dev, ino, offset } => {
+            MemoryId::Shared { scope: MemoryScope::Wakeups, ino, .. } => format!("wakeups of pair {ino}"),
+            MemoryId::Shared { scope, ino, offset } => {
                 let path = located.and_then(|located| located.path.as_deref()).and_then(path_text);
                 path.map_or_else(
-                    || format!("{} {ino} + {offset:#x}", numbering_text(dev)),
+                    || format!("{} {ino} + {offset:#x}", scope_text(scope)),
                     |path| format!("{path}+{offset:#x}"),
                 )
             }

@@ -13,7 +13,7 @@ use super::load::{Load, Worker};
 use super::table;
 use crate::host::Roots;
 use crate::resolve::Cgroups;
-use crate::sample::{Comm, MemoryId, Sample, Source};
+use crate::sample::{Comm, MemoryId, MemoryScope, Sample, Source};
 use crate::sampler::Target;
 use crate::session::{self, Outcome, Session, Sink};
 
@@ -80,7 +80,7 @@ struct Compare<'a> {
     /// The cgroup of each worker, read at its first sample.
     cgroups: Vec<Option<u64>>,
     /// The file of the shared buffer, from the first sample.
-    shared_file: Option<(u64, u64)>,
+    shared_file: Option<(MemoryScope, u64)>,
     /// Accesses of each worker.
     counts: Vec<u64>,
 }
@@ -92,7 +92,7 @@ fn sees(source: Source, worker: &Worker) -> bool {
 
 impl Sink for Compare<'_> {
     fn sample(&mut self, sample: &Sample, cgroups: &mut Cgroups) {
-        let Some(index) = self.workers.iter().position(|worker| worker.tid == sample.tid) else { return };
+        let Some(index) = self.workers.iter().position(|worker| worker.tid == sample.raw.tid) else { return };
         let (Some(worker), Some(cgroup), Some(count)) =
             (self.workers.get(index), self.cgroups.get_mut(index), self.counts.get_mut(index))
         else {
@@ -101,30 +101,31 @@ impl Sink for Compare<'_> {
         let seen = &mut self.seen;
         *count += 1;
         seen.accesses += 1;
-        seen.phys += u64::from(sample.phys != 0);
-        seen.page_size += u64::from(sample.page_size != 0);
-        seen.wrong_name += u64::from(sample.pid != worker.pid || sample.comm != Some(Comm::from(worker.name.as_str())));
+        seen.phys += u64::from(sample.raw.phys != 0);
+        seen.page_size += u64::from(sample.raw.page_size != 0);
+        seen.wrong_name +=
+            u64::from(sample.raw.pid != worker.pid || sample.comm != Some(Comm::from(worker.name.as_str())));
         let expected = *cgroup.get_or_insert_with(|| cgroups.of_thread(worker.pid, worker.tid).unwrap_or(0));
-        seen.wrong_cgroup += u64::from(expected != 0 && sample.cgroup != expected);
+        seen.wrong_cgroup += u64::from(expected != 0 && sample.raw.cgroup != expected);
         let sees = sees(self.source, worker);
         seen.judged += u64::from(sees);
         if sees && *count == ENOUGH {
             self.missing.set(self.missing.get().saturating_sub(1));
         }
-        if worker.contains(sample.addr) {
+        if worker.contains(sample.raw.addr) {
             seen.own_buffer += u64::from(sees);
-            let offset = sample.addr - worker.begin;
+            let offset = sample.raw.addr - worker.begin;
             let right = match sample.memory {
-                Some(MemoryId::Shared { dev, ino, offset: at }) if worker.shared => {
-                    *self.shared_file.get_or_insert((dev, ino)) == (dev, ino) && at == offset
+                Some(MemoryId::Shared { scope, ino, offset: at }) if worker.shared => {
+                    *self.shared_file.get_or_insert((scope, ino)) == (scope, ino) && at == offset
                 }
-                Some(MemoryId::Private { addr, .. }) => !worker.shared && addr == sample.addr,
+                Some(MemoryId::Private { addr, .. }) => !worker.shared && addr == sample.raw.addr,
                 _ => false,
             };
             seen.wrong_place += u64::from(!right);
         } else {
             let other = |other: &&Worker| other.tid != worker.tid && other.pid == worker.pid;
-            let in_other = self.workers.iter().filter(other).any(|other| other.contains(sample.addr));
+            let in_other = self.workers.iter().filter(other).any(|other| other.contains(sample.raw.addr));
             seen.other_buffer += u64::from(in_other);
         }
     }
@@ -308,7 +309,7 @@ mod tests {
             for worker in &workers {
                 let addr = worker.begin + round * 8;
                 let memory = if worker.shared {
-                    MemoryId::Shared { dev: 1, ino: 9, offset: round * 8 }
+                    MemoryId::Shared { scope: MemoryScope::device(1, 0), ino: 9, offset: round * 8 }
                 } else {
                     MemoryId::Private { space: 3, addr }
                 };
@@ -342,24 +343,28 @@ mod tests {
         assert_eq!((right.seen.own_buffer, right.seen.judged, right.seen.threads), (20, 20, 2));
         let mistakes: [(Spoil, &str); 8] = [
             (|sample| sample.comm = Some(Comm::from("other")), "20 of 20 accesses have the name of another thread"),
-            (|sample| sample.pid = 71, "have the name of another thread"),
-            (|sample| sample.cgroup += 1, "20 of 20 accesses have another cgroup"),
-            (|sample| sample.addr ^= 0x30_000, "20 of 20 accesses are in the buffer of another thread"),
-            (|sample| sample.addr = 8, "only 0 of 20 addresses are in the thread's buffer"),
+            (|sample| sample.raw.pid = 71, "have the name of another thread"),
+            (|sample| sample.raw.cgroup += 1, "20 of 20 accesses have another cgroup"),
+            (|sample| sample.raw.addr ^= 0x30_000, "20 of 20 accesses are in the buffer of another thread"),
+            (|sample| sample.raw.addr = 8, "only 0 of 20 addresses are in the thread's buffer"),
             (
                 |sample| sample.memory = None,
                 "20 of 20 accesses are in the thread's buffer and were taken for other memory",
             ),
             (
                 |sample| {
-                    sample.memory = Some(MemoryId::Shared { dev: 1, ino: sample.addr, offset: sample.addr & 0xfff });
+                    sample.memory = Some(MemoryId::Shared {
+                        scope: MemoryScope::device(1, 0),
+                        ino: sample.raw.addr,
+                        offset: sample.raw.addr & 0xfff,
+                    });
                 },
                 "were taken for other memory",
             ),
             (
                 |sample| {
-                    if sample.tid == 2 {
-                        sample.tid = 3;
+                    if sample.raw.tid == 2 {
+                        sample.raw.tid = 3;
                     }
                 },
                 "only 0 accesses of load-b were seen",

@@ -32,9 +32,8 @@ const VERSIONS: [Version; 2] = [
 
 /// The least of what is left; `None` if nothing says it.
 pub(crate) fn here(roots: &Roots) -> Option<Room> {
-    let meminfo = read(&roots.proc.join("meminfo")).unwrap_or_default();
-    let available = proc::field(&meminfo, "MemAvailable").and_then(proc::first_number);
-    let host = available.map(|kib| Room { bytes: kib.saturating_mul(1024), of: "MemAvailable".to_owned() });
+    let host = proc::memory(roots, "MemAvailable")
+        .map(|kib| Room { bytes: kib.saturating_mul(1024), of: "MemAvailable".to_owned() });
     let of_cgroups = directories(roots).into_iter().filter_map(|(directory, version)| left(&directory, version));
     host.into_iter().chain(of_cgroups).min_by_key(|room| room.bytes)
 }

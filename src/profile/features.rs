@@ -59,8 +59,7 @@ pub(crate) fn of_host(roots: &Roots) -> Vec<(u8, Vec<u8>)> {
     if let Some(cpuid) = cpuid(&field) {
         sections.push((feature::CPUID, one(cpuid.as_bytes())));
     }
-    let meminfo = fs::read(roots.proc.join("meminfo")).unwrap_or_default();
-    if let Some(total) = proc::field(&meminfo, "MemTotal").and_then(proc::first_number) {
+    if let Some(total) = proc::memory(roots, "MemTotal") {
         sections.push((feature::TOTAL_MEM, total.to_ne_bytes().to_vec()));
     }
     let mut cmdline = Builder::default();

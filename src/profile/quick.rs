@@ -2,7 +2,7 @@
 //! parser, so the result is the same.
 
 use super::recovered::{method, op};
-use crate::sample::{Comm, DataSource, MemoryId, RawSample, Sample};
+use crate::sample::{Comm, DataSource, MemoryId, MemoryScope, RawSample, Sample};
 
 /// The fields of a line; names are text without escapes.
 pub(super) struct Quick<'a> {
@@ -115,10 +115,10 @@ pub(super) fn parse(line: &[u8]) -> Option<Quick<'_>> {
     at.word(b"{\"comm\":\"")?;
     sample.comm = Some(Comm::new(at.text()?));
     at.word(b",\"pid\":")?;
-    sample.pid = at.id()?;
+    sample.raw.pid = at.id()?;
     at.word(b",\"tid\":")?;
-    sample.tid = at.id()?;
-    sample.cpu = match at.word(b",\"cpu\":") {
+    sample.raw.tid = at.id()?;
+    sample.raw.cpu = match at.word(b",\"cpu\":") {
         Some(()) => at.id()?,
         None => RawSample::NO_CPU,
     };
@@ -126,15 +126,15 @@ pub(super) fn parse(line: &[u8]) -> Option<Quick<'_>> {
     let seconds = at.number()?;
     at.word(b".")?;
     let (ns, 9) = at.digits()? else { return None };
-    sample.time = seconds.checked_mul(1_000_000_000)?.checked_add(ns)?;
+    sample.raw.time = seconds.checked_mul(1_000_000_000)?.checked_add(ns)?;
     at.word(b"\",\"ip\":\"")?;
-    sample.ip = at.hex()?;
+    sample.raw.ip = at.hex()?;
     at.word(b"\",\"addr\":\"")?;
-    sample.addr = at.hex()?;
+    sample.raw.addr = at.hex()?;
     at.word(b"\",\"phys_addr\":\"")?;
-    sample.phys = at.hex()?;
+    sample.raw.phys = at.hex()?;
     at.word(b"\",\"data_page_size\":")?;
-    sample.page_size = at.number()?;
+    sample.raw.page_size = at.number()?;
     let cgroup = match at.word(b",\"cgroup\":\"") {
         Some(()) => Some(at.long_text()?),
         None => None,
@@ -143,13 +143,13 @@ pub(super) fn parse(line: &[u8]) -> Option<Quick<'_>> {
     let hint = at.number()?;
     sample.hint = (at.word(b",\"hinted\":true").is_some() || hint > 0).then_some(hint);
     at.word(b",\"op\":\"")?;
-    sample.access = op(std::str::from_utf8(at.text()?).ok()?);
+    sample.raw.access = op(std::str::from_utf8(at.text()?).ok()?);
     at.word(b",\"weight\":")?;
-    sample.latency = at.id()?;
+    sample.raw.latency = at.id()?;
     at.word(b",\"data_src\":\"")?;
-    sample.data_src = DataSource(at.hex()?);
+    sample.raw.data_src = DataSource(at.hex()?);
     at.word(b"\",\"period\":")?;
-    sample.period = at.number()?;
+    sample.raw.period = at.number()?;
     at.word(b",\"source\":\"")?;
     let source = at.text()?;
     if at.word(b",\"event\":\"").is_some() {
@@ -160,29 +160,29 @@ pub(super) fn parse(line: &[u8]) -> Option<Quick<'_>> {
     at.word(b",\"record\":")?;
     sample.record = at.number()?;
     if at.word(b",\"accesses\":").is_some() {
-        sample.share = 1.0 / at.number()?.clamp(1, 1 << 16) as f32;
+        sample.raw.share = 1.0 / at.number()?.clamp(1, 1 << 16) as f32;
     }
     if at.word(b",\"size\":").is_some() {
-        sample.size = u16::try_from(at.number()?).ok()?;
+        sample.raw.size = u16::try_from(at.number()?).ok()?;
     }
     if at.word(b",\"method\":\"").is_some() {
-        sample.method = method(std::str::from_utf8(at.text()?).ok()?);
+        sample.raw.method = method(std::str::from_utf8(at.text()?).ok()?);
     }
     at.word(b",\"memory\":\"")?;
     sample.memory = match at.text()? {
         b"none" => None,
-        b"frame" => Some(MemoryId::Frame { phys: sample.phys }),
+        b"frame" => Some(MemoryId::Frame { phys: sample.raw.phys }),
         b"private" => {
             at.word(b",\"space\":")?;
-            Some(MemoryId::Private { space: at.id()?, addr: sample.addr })
+            Some(MemoryId::Private { space: at.id()?, addr: sample.raw.addr })
         }
         b"shared" => {
             at.word(b",\"dev\":")?;
-            let dev = at.number()?;
+            let scope = MemoryScope::from_number(at.number()?);
             at.word(b",\"ino\":")?;
             let ino = at.number()?;
             at.word(b",\"offset\":")?;
-            Some(MemoryId::Shared { dev, ino, offset: at.number()? })
+            Some(MemoryId::Shared { scope, ino, offset: at.number()? })
         }
         _ => return None,
     };

@@ -101,20 +101,24 @@ impl<W: Write> RecoveredWriter<W> {
     /// Adds one access; those of a sample follow one another. `other_kind`: whether its page is one of a file or of shared memory,
     /// if the mappings show something else ([`RecoveredAccess::unmapped`], [`RecoveredAccess::anonymous`]).
     pub fn add(&mut self, sample: &Sample, other_kind: Option<bool>) {
-        let Some(method) = sample.method else { return };
+        let Some(method) = sample.raw.method else { return };
         if self.record != sample.record || self.line.is_none() {
             self.write_line();
             self.record = sample.record;
-            self.line =
-                Some(RecoveredSample { time: sample.time, cpu: sample.cpu, tid: sample.tid, accesses: Vec::new() });
+            self.line = Some(RecoveredSample {
+                time: sample.raw.time,
+                cpu: sample.raw.cpu,
+                tid: sample.raw.tid,
+                accesses: Vec::new(),
+            });
         }
         if let Some(line) = &mut self.line {
             line.accesses.push(RecoveredAccess {
-                ip: sample.ip,
-                addr: sample.addr,
-                phys: sample.phys,
-                op: op_name(sample.access).to_owned(),
-                size: sample.size,
+                ip: sample.raw.ip,
+                addr: sample.raw.addr,
+                phys: sample.raw.phys,
+                op: op_name(sample.raw.access).to_owned(),
+                size: sample.raw.size,
                 method: method.name().to_owned(),
                 anonymous: other_kind == Some(false),
                 unmapped: other_kind == Some(true),

@@ -158,8 +158,8 @@ impl<R: BufRead> Reader<R> {
         let Missing { memory, op, weight, cgroup, thread, page_size } = &mut self.missing;
         *memory += 1;
         *thread += 1;
-        *op += u64::from(line.sample.data_src.0 == 0);
-        *weight += u64::from(line.sample.latency == 0 && line.sample.data_src.0 == 0);
+        *op += u64::from(line.sample.raw.data_src.0 == 0);
+        *weight += u64::from(line.sample.raw.latency == 0 && line.sample.raw.data_src.0 == 0);
         *cgroup += u64::from(line.cgroup.is_none());
         *page_size += u64::from(!has.page_size);
         Ok(line)

@@ -35,11 +35,14 @@ fn what_perf_prints_is_read() {
     let Sample { raw: RawSample { access, cpu, latency, addr, .. }, memory, .. } = lines[1].sample;
     assert_eq!((access, cpu, latency), (Access::Store, 3, 27));
     assert_eq!((addr, memory), (0xffff_9552_2dc3_2988, None), "the kernel's memory");
-    assert_eq!((lines[2].sample.ip, lines[2].sample.phys), (0xffff_ffff_8f27_eaa6, 0));
-    assert_eq!((lines[3].sample.comm, lines[3].sample.pid, lines[3].sample.tid), (Some("job 3/4".into()), 10, 11));
+    assert_eq!((lines[2].sample.raw.ip, lines[2].sample.raw.phys), (0xffff_ffff_8f27_eaa6, 0));
+    assert_eq!(
+        (lines[3].sample.comm, lines[3].sample.raw.pid, lines[3].sample.raw.tid),
+        (Some("job 3/4".into()), 10, 11)
+    );
     assert_eq!(lines[3].cgroup.as_deref(), Some(&b"/workload.slice/my app.slice cafe"[..]));
-    assert_eq!((lines[3].sample.time, lines[3].sample.page_size), (5_000_000_123, 2 << 20));
-    assert_eq!((lines[3].sample.ip, lines[3].sample.phys), (0x55d0_c0de_1234, 0x1_2345_6040));
+    assert_eq!((lines[3].sample.raw.time, lines[3].sample.raw.page_size), (5_000_000_123, 2 << 20));
+    assert_eq!((lines[3].sample.raw.ip, lines[3].sample.raw.phys), (0x55d0_c0de_1234, 0x1_2345_6040));
     let Sample { raw: RawSample { pid, page_size, .. }, comm, memory, .. } = lines[4].sample;
     assert_eq!((comm, pid, page_size), (None, u32::MAX, 0));
     assert_eq!(
@@ -56,7 +59,7 @@ fn lines_without_columns_are_read() {
     assert_eq!((comm, pid, tid, time), (Some("alpha worker".into()), 1000, 2001, 50));
     assert_eq!((addr, ip, phys, page_size), (1, 2, 3, 4096));
     assert_eq!(lines[0].cgroup.as_deref(), Some(&b"/cg"[..]));
-    assert_eq!((lines[1].sample.ip, lines[1].cgroup.as_deref()), (0xd, Some(&b"/c"[..])), "nobody can know better");
+    assert_eq!((lines[1].sample.raw.ip, lines[1].cgroup.as_deref()), (0xd, Some(&b"/c"[..])), "nobody can know better");
 }
 
 #[test]
@@ -139,22 +142,28 @@ fn print(
 ) -> Vec<u8> {
     let mut line = vec![b' '; COLUMN - comm.len()];
     line.extend_from_slice(comm);
-    let mut text = format!(" {:>7}/{:<7} ", sample.pid, sample.tid);
+    let mut text = format!(" {:>7}/{:<7} ", sample.raw.pid, sample.raw.tid);
     if cpu {
-        let _ = write!(text, "[{:03}] ", sample.cpu);
+        let _ = write!(text, "[{:03}] ", sample.raw.cpu);
     }
-    let _ = write!(text, "{:>5}.{:09}: {:16x}", sample.time / 1_000_000_000, sample.time % 1_000_000_000, sample.addr);
+    let _ = write!(
+        text,
+        "{:>5}.{:09}: {:16x}",
+        sample.raw.time / 1_000_000_000,
+        sample.raw.time % 1_000_000_000,
+        sample.raw.addr
+    );
     if let Some(data) = data {
         let _ = write!(text, " {data}");
     }
-    if sample.data_src.0 != 0 {
+    if sample.raw.data_src.0 != 0 {
         let _ = write!(
             text,
             " {:16x} |OP LOAD|LVL Any cache hit|SNP None|TLB L1 or L2 hit|LCK No|BLK  N/A",
-            sample.data_src.0
+            sample.raw.data_src.0
         );
-        if sample.latency != 0 {
-            let _ = write!(text, "{:16}", sample.latency);
+        if sample.raw.latency != 0 {
+            let _ = write!(text, "{:16}", sample.raw.latency);
         }
     }
     line.extend_from_slice(text.as_bytes());
@@ -162,15 +171,15 @@ fn print(
         line.push(b' ');
         line.extend_from_slice(cgroup);
     }
-    let mut text = format!(" {:16x} {dso}", sample.ip);
+    let mut text = format!(" {:16x} {dso}", sample.raw.ip);
     if phys {
-        let size = match sample.page_size {
+        let size = match sample.raw.page_size {
             0 => "N/A".to_owned(),
             size if size >= 1 << 30 => format!("{}G", size >> 30),
             size if size >= 1 << 20 => format!("{}M", size >> 20),
             size => format!("{}K", size >> 10),
         };
-        let _ = write!(text, "{:16x} {size}", sample.phys);
+        let _ = write!(text, "{:16x} {size}", sample.raw.phys);
     }
     line.extend_from_slice(text.as_bytes());
     line.push(b'\n');

@@ -49,7 +49,7 @@ pub struct Touches {
 
 fn page_of(memory: &MemoryId) -> (u64, u64) {
     match *memory {
-        MemoryId::Shared { dev, ino, offset } => (dev.rotate_left(20) ^ ino ^ (1 << 63), offset / PAGE),
+        MemoryId::Shared { scope, ino, offset } => (scope.number().rotate_left(20) ^ ino ^ (1 << 63), offset / PAGE),
         MemoryId::Frame { phys } => (1 << 62, phys / PAGE),
         MemoryId::Private { space, addr } => (u64::from(space), addr / PAGE),
     }
@@ -64,20 +64,20 @@ fn hash(page: (u64, u64)) -> u64 {
 impl Touches {
     fn add(&mut self, sample: &Sample) {
         let Some(memory) = &sample.memory else { return };
-        if self.threads.len() >= MAX_THREADS && !self.threads.contains_key(&sample.tid) {
+        if self.threads.len() >= MAX_THREADS && !self.threads.contains_key(&sample.raw.tid) {
             return;
         }
-        *self.threads.entry(sample.tid).or_default() += 1;
+        *self.threads.entry(sample.raw.tid).or_default() += 1;
         let page = page_of(memory);
         if hash(page).trailing_zeros() < self.left_out {
             return;
         }
         let touching = self.pages.entry(page).or_default();
-        let one = Accesses { all: 1, writes: u64::from(matches!(sample.access, Access::Store | Access::Update)) };
-        if let Some((_, accesses)) = touching.iter_mut().find(|(tid, _)| *tid == sample.tid) {
+        let one = Accesses { all: 1, writes: u64::from(matches!(sample.raw.access, Access::Store | Access::Update)) };
+        if let Some((_, accesses)) = touching.iter_mut().find(|(tid, _)| *tid == sample.raw.tid) {
             accesses.add(one);
         } else if touching.len() < MAX_TOUCHING {
-            touching.push((sample.tid, one));
+            touching.push((sample.raw.tid, one));
         }
         while self.pages.len() > MAX_PAGES && self.left_out < 40 {
             self.left_out += 1;
@@ -281,7 +281,7 @@ mod tests {
 
     fn sample(tid: u32, page: u64, access: Access) -> Sample {
         let mut sample = Sample::default();
-        (sample.tid, sample.access) = (tid, access);
+        (sample.raw.tid, sample.raw.access) = (tid, access);
         sample.memory = Some(MemoryId::Private { space: 1, addr: page * PAGE });
         sample
     }

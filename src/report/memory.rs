@@ -62,7 +62,7 @@ pub struct Granule {
 pub enum Identity {
     /// Of a file or shared memory that is mapped shared.
     Shared {
-        /// Where the inode number counts: `st_dev`, as `makedev` packs it, or what [`crate::sample::MemoryId`] has in its place.
+        /// What the inode number belongs to: the [`crate::sample::MemoryScope::number`], which is `st_dev` of most files, as `makedev` packs it.
         dev: u64,
         /// The inode number.
         ino: u64,

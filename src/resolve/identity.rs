@@ -1,7 +1,7 @@
 //! Identifies the memory of a shared mapping if device and inode alone do not.
 //!
 //! - **SysV shared memory**: its inode number is the segment's id (newseg() in ipc/shm.c), which counts from 0 in each IPC
-//!   namespace, all on one device. The IPC namespace replaces the device.
+//!   namespace, all on one device. The IPC namespace takes the place of the device.
 //! - **Subvolumes**: btrfs numbers the inodes of each subvolume separately, and mappings show the device of the whole file
 //!   system. stat(2) of the mapped file gives the device of its subvolume. A recording has only what the mappings show: there,
 //!   two files of different subvolumes with the same number are one.
@@ -14,41 +14,28 @@ use std::path::{Path, PathBuf};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::host::{mountinfo, namespace, Roots};
+use crate::sample::MemoryScope;
 use crate::tables::Tables;
 
-/// Marks numbers that are IPC namespaces. Devices have 32 bits (include/linux/kdev_t.h), and every JSON reader keeps numbers
-/// below 1 << 53 exact.
-const SYSV: u64 = 1 << 52;
-/// The inode's number does not identify the memory.
-const UNKNOWN: u64 = 1 << 51;
-/// The first bit of the number of files that had the same inode number before.
-const REUSES: u32 = 32;
 /// Inodes with a known generation.
 const MAX_FILES: usize = 1 << 13;
 
-/// The scope of a mapping's inode number as the mapping itself gives it: its device.
-pub(crate) fn numbering(dev: u64, path: &[u8]) -> u64 {
-    if is_sysv(dev, path) {
-        UNKNOWN
-    } else {
-        dev
-    }
+/// What a mapping's inode number belongs to, as the mapping itself gives it: its device; `None` for SysV shared memory.
+pub(crate) fn scope(dev: u64, path: &[u8]) -> Option<MemoryScope> {
+    (!is_sysv(dev, path)).then(|| MemoryScope::device(dev, 0))
 }
 
-/// True if the memory cannot be identified.
-pub(super) fn is_unknown(numbering: u64) -> bool {
-    numbering & UNKNOWN != 0
-}
-
-/// The device, IPC namespace or count of a numbering, for display.
+/// A scope for people, in front of a number in it.
 #[must_use]
-pub fn numbering_text(numbering: u64) -> String {
-    if numbering & SYSV != 0 {
-        return format!("SysV segment of IPC namespace {}", numbering & u64::from(u32::MAX));
+pub fn scope_text(scope: MemoryScope) -> String {
+    match scope {
+        MemoryScope::Device { reuses, dev } => {
+            let again = if reuses == 0 { "" } else { " (used again)" };
+            format!("device {}:{}{again} inode", libc::major(dev.into()), libc::minor(dev.into()))
+        }
+        MemoryScope::Ipc(namespace) => format!("SysV segment of IPC namespace {namespace}"),
+        MemoryScope::Wakeups => "wakeups of pair".to_owned(),
     }
-    let again = if numbering >> REUSES == 0 { "" } else { " (used again)" };
-    let dev = numbering & u64::from(u32::MAX);
-    format!("device {}:{}{again} inode", libc::major(dev), libc::minor(dev))
 }
 
 /// `/SYSV` and the key in 8 hex digits, on a mount of the kernel's own, which is on no disk (newseg() in ipc/shm.c). 0 is no
@@ -95,21 +82,20 @@ impl Identities {
         tables.set_map::<((u64, u64), (u32, u32))>("inode numbers", self.files.len(), self.files.capacity(), 0);
     }
 
-    /// The scope of the inode number of a shared mapping of process `pid`. `ipc` is the process's IPC namespace if a record
-    /// gave it; otherwise procfs gives it.
-    pub(super) fn numbering(&mut self, pid: u32, ipc: Option<u32>, shown: Shown<'_>) -> u64 {
+    /// What the inode number of a shared mapping of process `pid` belongs to; `None` if the number does not identify the memory.
+    /// `ipc` is the process's IPC namespace if a record gave it; otherwise procfs gives it.
+    pub(super) fn scope(&mut self, pid: u32, ipc: Option<u32>, shown: Shown<'_>) -> Option<MemoryScope> {
         let Shown { dev, ino, .. } = shown;
         if is_sysv(dev, shown.path) {
-            let ipc = ipc.or_else(|| ipc_namespace(self.proc.as_deref()?, pid));
-            return ipc.map_or(UNKNOWN, |ipc| SYSV | u64::from(ipc));
+            return ipc.or_else(|| ipc_namespace(self.proc.as_deref()?, pid)).map(MemoryScope::Ipc);
         }
         if ino == 0 {
-            return dev;
+            return Some(MemoryScope::device(dev, 0));
         }
         if self.subvolumes.contains(&dev) {
-            return self.subvolume(pid, shown).unwrap_or(UNKNOWN);
+            return self.subvolume(pid, shown).map(|dev| MemoryScope::device(dev, 0));
         }
-        dev | u64::from(self.reuses(shown)) << REUSES
+        Some(MemoryScope::device(dev, self.reuses(shown)))
     }
 
     fn subvolume(&self, pid: u32, shown: Shown<'_>) -> Option<u64> {
@@ -151,6 +137,10 @@ mod tests {
 
     const SHM: u64 = 1;
 
+    fn device(dev: u64) -> MemoryScope {
+        MemoryScope::device(dev, 0)
+    }
+
     fn shown(dev: u64, ino: u64, generation: u32, path: &[u8]) -> Shown<'_> {
         Shown { start: 0x1000, end: 0x3000, dev, ino, generation, path }
     }
@@ -164,18 +154,18 @@ mod tests {
             std::os::unix::fs::symlink(namespace, ns.join("ipc")).unwrap();
         }
         let mut identities = Identities::new(&Roots { proc: dir.path().to_owned(), ..Roots::default() });
-        let mut of = |pid| identities.numbering(pid, None, shown(SHM, 0, 0, b"/SYSV00000000 (deleted)"));
+        let mut of = |pid| identities.scope(pid, None, shown(SHM, 0, 0, b"/SYSV00000000 (deleted)"));
         assert_eq!(of(10), of(12));
         assert_ne!(of(10), of(11));
-        assert!(is_unknown(of(13)) && !is_unknown(of(10)));
-        assert_eq!(numbering_text(of(11)), "SysV segment of IPC namespace 4026532200");
+        assert!(of(13).is_none() && of(10).is_some());
+        assert_eq!(scope_text(of(11).unwrap()), "SysV segment of IPC namespace 4026532200");
         // A record takes precedence over procfs.
         let segment = shown(SHM, 3, 0, b"/SYSV0000cafe (deleted)");
-        assert_eq!(identities.numbering(10, Some(5), segment), SYSV | 5);
+        assert_eq!(identities.scope(10, Some(5), segment), Some(MemoryScope::Ipc(5)));
         // A file of that name on a disk is a file.
-        assert_eq!(identities.numbering(10, None, shown(0x801, 3, 0, b"/SYSV0000cafe")), 0x801);
+        assert_eq!(identities.scope(10, None, shown(0x801, 3, 0, b"/SYSV0000cafe")), Some(device(0x801)));
         for name in [&b"/SYSV"[..], b"/SYSV0000cafe.txt", b"/SYSVgggggggg", b"/memfd:SYSV00000000"] {
-            assert_eq!(identities.numbering(10, None, shown(SHM, 3, 0, name)), SHM);
+            assert_eq!(identities.scope(10, None, shown(SHM, 3, 0, name)), Some(device(SHM)));
         }
     }
 
@@ -192,29 +182,30 @@ mod tests {
         let stat = std::fs::metadata(files.join("1000-3000")).unwrap();
         let mut identities = Identities::new(&Roots { proc: dir.path().to_owned(), ..Roots::default() });
         let btrfs = libc::makedev(0, 44);
-        assert_eq!(identities.numbering(10, None, shown(btrfs, stat.ino(), 7, b"/mnt/x")), stat.dev());
-        assert!(is_unknown(identities.numbering(10, None, shown(btrfs, stat.ino() + 1, 7, b"/mnt/x"))));
-        assert!(is_unknown(identities.numbering(11, None, shown(btrfs, stat.ino(), 7, b"/mnt/x"))));
+        assert_eq!(identities.scope(10, None, shown(btrfs, stat.ino(), 7, b"/mnt/x")), Some(device(stat.dev())));
+        assert_eq!(identities.scope(10, None, shown(btrfs, stat.ino() + 1, 7, b"/mnt/x")), None);
+        assert_eq!(identities.scope(11, None, shown(btrfs, stat.ino(), 7, b"/mnt/x")), None);
         let ext4 = libc::makedev(8, 1);
-        assert_eq!(identities.numbering(10, None, shown(ext4, 5, 7, b"/x")), ext4);
+        assert_eq!(identities.scope(10, None, shown(ext4, 5, 7, b"/x")), Some(device(ext4)));
     }
 
     #[test]
     fn an_inode_of_another_generation_is_another_file() {
         let mut identities = Identities::default();
-        let mut of = |generation| identities.numbering(10, None, shown(0x801, 5, generation, b"/x"));
+        let mut of = |generation| identities.scope(10, None, shown(0x801, 5, generation, b"/x"));
         let first = of(7);
-        assert_eq!(first, 0x801);
+        assert_eq!(first, Some(device(0x801)));
         assert_eq!((of(0), of(7)), (first, first), "procfs shows none");
         let second = of(8);
         assert_ne!(second, first);
         assert_eq!((of(0), of(8)), (second, second));
         assert_ne!(of(9), second);
-        assert_eq!(numbering_text(second), "device 8:1 (used again) inode");
+        assert_eq!(scope_text(second.unwrap()), "device 8:1 (used again) inode");
         for ino in 0..2 * MAX_FILES as u64 {
-            identities.numbering(10, None, shown(0x801, ino + 100, 1, b"/x"));
+            identities.scope(10, None, shown(0x801, ino + 100, 1, b"/x"));
         }
         assert!(identities.files.len() <= MAX_FILES);
-        assert_eq!(identities.numbering(10, None, shown(0x801, 5, 0, b"/x")) >> REUSES, 2, "what was used again stays");
+        let kept = identities.scope(10, None, shown(0x801, 5, 0, b"/x"));
+        assert_eq!(kept, Some(MemoryScope::Device { reuses: 2, dev: 0x801 }), "what was used again stays");
     }
 }

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use super::identity::numbering;
+use super::identity::scope;
 use crate::host::number;
+use crate::sample::MemoryScope;
 use scxprof_perf::buildid::BuildId;
 
 /// A mapped range of an address space, as a `PERF_RECORD_MMAP2` or a line of `/proc/PID/maps` describes it.
@@ -25,8 +26,9 @@ pub struct Mapping {
     pub ino: u64,
     /// Generation of the inode (`ioctl_iflags(2)`, `FS_IOC_GETVERSION`), 0 if unknown: procfs does not show it.
     pub generation: u32,
-    /// The scope in which `ino` is unique: the device, or what `resolve/identity.rs` replaces it with.
-    pub numbering: u64,
+    /// What `ino` belongs to: the device, or what `resolve/identity.rs` replaces it with; `None` if that is unknown, so that `ino` does
+    /// not identify the memory.
+    pub scope: Option<MemoryScope>,
     /// Build id of the file, if the record has it.
     pub build_id: Option<BuildId>,
     /// Path as the kernel prints it, any bytes: `/memfd:x (deleted)`, `[heap]`, `//anon`.
@@ -71,7 +73,7 @@ impl Mapping {
     /// True if the inode's number is still unknown. Segment 0 of SysV shared memory has number 0, too.
     #[must_use]
     pub(super) fn lacks_inode(&self) -> bool {
-        self.ino == 0 && self.numbering == self.dev
+        self.ino == 0 && self.scope == Some(MemoryScope::device(self.dev, 0))
     }
 
     /// The part of it in `[start, end)`, which must lie within it.
@@ -116,7 +118,7 @@ pub fn parse_line(line: &[u8]) -> Option<Mapping> {
         dev,
         ino,
         generation: 0,
-        numbering: numbering(dev, &path),
+        scope: scope(dev, &path),
         build_id: None,
         path: path.into(),
     })

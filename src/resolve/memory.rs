@@ -55,14 +55,14 @@ impl AddressSpaces {
             memory.into_iter().map(|memory| (memory, Located::default())).collect();
         let mut paths = FxHashMap::default();
         for memory in located.keys() {
-            if let MemoryId::Shared { dev, ino, .. } = *memory {
-                paths.insert((dev, ino), None);
+            if let MemoryId::Shared { scope, ino, .. } = *memory {
+                paths.insert((scope, ino), None);
             }
         }
         if !paths.is_empty() {
             let tables = self.private.values().map(|(_, table)| table).chain(&self.others);
             for mapping in tables.flat_map(|table| table.mappings()).filter(|mapping| mapping.is_shared()) {
-                if let Some(path) = paths.get_mut(&(mapping.numbering, mapping.ino)) {
+                if let Some(path) = mapping.scope.and_then(|scope| paths.get_mut(&(scope, mapping.ino))) {
                     // Of several names the least, so that it is the same one each time.
                     let is_new = path.as_ref().is_none_or(|known| mapping.path < *known);
                     if is_new {
@@ -73,7 +73,7 @@ impl AddressSpaces {
         }
         for (memory, located) in &mut located {
             match *memory {
-                MemoryId::Shared { dev, ino, .. } => located.path = paths.get(&(dev, ino)).cloned().flatten(),
+                MemoryId::Shared { scope, ino, .. } => located.path = paths.get(&(scope, ino)).cloned().flatten(),
                 MemoryId::Private { space, addr } => {
                     let Some((pid, table)) = self.private.get(&space) else { continue };
                     located.pid = Some(*pid);

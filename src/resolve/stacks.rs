@@ -167,7 +167,7 @@ mod tests {
         let mut maps = Maps::recorded(1 << 20);
         let (prot, flags) = ((libc::PROT_READ | libc::PROT_EXEC) as u32, libc::MAP_PRIVATE as u32);
         let path = b"/bin/app".as_slice().into();
-        let (dev, ino, generation, numbering) = (1, 1, 0, identity::numbering(1, b"/bin/app"));
+        let (dev, ino, generation, scope) = (1, 1, 0, identity::scope(1, b"/bin/app"));
         let mapping = Mapping {
             start: 0x1000,
             len: 0x9000,
@@ -177,7 +177,7 @@ mod tests {
             dev,
             ino,
             generation,
-            numbering,
+            scope,
             build_id: None,
             path,
         };

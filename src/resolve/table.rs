@@ -109,8 +109,8 @@ impl Table {
     #[must_use]
     pub(super) fn says_as(&self, other: &Self) -> bool {
         let of = |mapping: &Mapping| {
-            let Mapping { start, len, pgoff, numbering, ino, .. } = *mapping;
-            (start, len, pgoff, numbering, ino, mapping.is_shared(), mapping.is_executable())
+            let Mapping { start, len, pgoff, scope, ino, .. } = *mapping;
+            (start, len, pgoff, scope, ino, mapping.is_shared(), mapping.is_executable())
         };
         self.mappings().map(of).eq(other.mappings().map(of))
     }
@@ -326,6 +326,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::sample::MemoryScope;
 
     #[derive(Debug, Clone)]
     struct New {
@@ -344,7 +345,7 @@ mod tests {
             dev: 1,
             ino: id,
             generation: 0,
-            numbering: 1,
+            scope: Some(MemoryScope::device(1, 0)),
             build_id: None,
             path: Arc::from(&b"x"[..]),
         }

@@ -102,10 +102,7 @@ fn evidence(
 /// The user of a thread that still exists under its name.
 fn uid(procfs: &Path, whose: &config::ThreadRef) -> Option<u32> {
     let task = procfs.join(format!("{}/task/{}", whose.pid, whose.tid));
-    let comm = std::fs::read(task.join("comm")).ok()?;
-    let status = std::fs::read(task.join("status")).ok()?;
-    let uid = u32::try_from(proc::field(&status, "Uid").and_then(proc::first_number)?).ok();
-    uid.filter(|_| comm.strip_suffix(b"\n") == Some(whose.comm.as_bytes()))
+    proc::status_id(&task, "Uid").filter(|_| proc::has_name(&task, whose.comm))
 }
 
 /// The result of a capture.

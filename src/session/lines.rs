@@ -150,13 +150,13 @@ impl LinesEnd<'_, '_> {
                 sample.record = self.line + line.number;
             }
             if !line.has_thread {
-                sample.thread = self.numbers.thread(sample.pid, sample.tid);
+                sample.thread = self.numbers.thread(sample.raw.pid, sample.raw.tid);
             }
             if let Some(path) = cgroup {
-                sample.cgroup = self.numbers.cgroup(path, &mut self.cgroups);
+                sample.raw.cgroup = self.numbers.cgroup(path, &mut self.cgroups);
             }
-            let (_, last) = self.times.get_or_insert((sample.time, 0));
-            *last = sample.time.max(*last);
+            let (_, last) = self.times.get_or_insert((sample.raw.time, 0));
+            *last = sample.raw.time.max(*last);
             let outcome = &mut self.outcome;
             outcome.accesses += 1;
             outcome.loss.no_user_address += u64::from(sample.memory.is_none());

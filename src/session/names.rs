@@ -18,7 +18,7 @@ use crate::host::{tasks, Roots};
 use crate::profile::hints::{self, HintRecord};
 use crate::profile::recovered::{self, Recovered};
 use crate::profile::Recorder;
-use crate::resolve::identity::numbering;
+use crate::resolve::identity::scope;
 use crate::resolve::threads::Thread;
 use crate::resolve::{AddressSpaces, Cgroups, Mapping, Maps, Modules, Stacks, Threads, Unwinder};
 use crate::sample::batch::{PendingSample, UserContext};
@@ -71,7 +71,7 @@ impl Nameable for Sample {
 
 /// The code at `ip` in the process of the sample, if code is to be named.
 fn locate(modules: &mut Option<Modules>, maps: &mut Maps, sample: &Sample, ip: u64) -> Option<CodeAddr> {
-    modules.as_mut().and_then(|modules| modules.locate(maps, sample.pid, sample.mode, ip))
+    modules.as_mut().and_then(|modules| modules.locate(maps, sample.raw.pid, sample.raw.mode, ip))
 }
 
 /// Names samples, and is kept up to date by the side-band.
@@ -340,9 +340,9 @@ impl Names {
             if let Some(recorder) = recorder {
                 recorder.access(&access, other_kind);
             }
-            ready.push(Sample { code: locate(modules, maps, &access, access.ip), ..access });
+            ready.push(Sample { code: locate(modules, maps, &access, access.raw.ip), ..access });
         });
-        timeline.record(sample.time, ready.count > before);
+        timeline.record(sample.raw.time, ready.count > before);
     }
 
     /// Names the thread of a sample and numbers the sample; false if it is not one of ours.
@@ -359,7 +359,7 @@ impl Names {
     pub(super) fn stacked(&mut self, sample: &mut Sample, context: Option<&UserContext>) {
         let Self { maps, modules, stacks, unwinder, .. } = self;
         if let (Some(stacks), Some(modules)) = (stacks, modules) {
-            let at = (sample.pid, sample.mode, sample.ip);
+            let at = (sample.raw.pid, sample.raw.mode, sample.raw.ip);
             sample.stack = stacks.intern(modules, maps, unwinder.as_mut(), at, context);
         }
     }
@@ -367,19 +367,19 @@ impl Names {
     /// Adds the memory and the code of a sample that has an address.
     pub(super) fn placed(&mut self, sample: &mut Sample) {
         let Self { maps, modules, loss, timeline, .. } = self;
-        maps.put_memory(sample.pid, sample.addr, sample.phys, &mut sample.memory);
-        sample.code = locate(modules, maps, sample, sample.ip);
+        maps.put_memory(sample.raw.pid, sample.raw.addr, sample.raw.phys, &mut sample.memory);
+        sample.code = locate(modules, maps, sample, sample.raw.ip);
         loss.no_user_address += u64::from(sample.memory.is_none());
-        timeline.record(sample.time, sample.memory.is_some());
+        timeline.record(sample.raw.time, sample.memory.is_some());
     }
 
     /// Adds a sample that contains its names to `ready`: only its hint is missing.
     fn line(&mut self, sample: &Sample, ready: &mut Ready) {
-        let hint = self.hints.as_mut().and_then(|hints| hints.of_sample(sample.pid, sample.tid));
+        let hint = self.hints.as_mut().and_then(|hints| hints.of_sample(sample.raw.pid, sample.raw.tid));
         self.records += 1;
         self.loss.no_user_address += u64::from(sample.memory.is_none());
         self.loss.unnamed += u64::from(sample.comm.is_none());
-        self.timeline.record(sample.time, sample.memory.is_some());
+        self.timeline.record(sample.raw.time, sample.memory.is_some());
         ready.push(Sample { record: self.records, hint, ..*sample });
     }
 
@@ -387,17 +387,17 @@ impl Names {
     pub(super) fn joined(&mut self, sample: &Sample, ready: &mut Ready) {
         let Self { recovered, maps, modules, timeline, .. } = self;
         let Some(recovered) = recovered else { return };
-        let accesses = recovered.take(sample.time, sample.cpu, sample.tid);
-        timeline.record(sample.time, !accesses.is_empty());
+        let accesses = recovered.take(sample.raw.time, sample.raw.cpu, sample.raw.tid);
+        timeline.record(sample.raw.time, !accesses.is_empty());
         let share = 1.0 / accesses.len() as f32;
         for access in &accesses {
             // As at the capture: its page contradicted the mappings.
             let memory = if access.unmapped {
                 // The mappings may be known by now.
-                let memory = maps.memory(sample.pid, access.addr, access.phys);
+                let memory = maps.memory(sample.raw.pid, access.addr, access.phys);
                 memory.filter(|memory| !matches!(memory, crate::sample::MemoryId::Private { .. }))
             } else {
-                maps.place_of_page(sample.pid, access.addr, access.phys, access.anonymous.then_some(false)).0
+                maps.place_of_page(sample.raw.pid, access.addr, access.phys, access.anonymous.then_some(false)).0
             };
             ready.push(Sample {
                 raw: RawSample {
@@ -500,10 +500,9 @@ impl Names {
                     FileId::Inode { dev, ino, generation } => (dev, ino, generation, None),
                     FileId::BuildId(build_id) => (0, 0, 0, Some(BuildId::new(&build_id))),
                 };
-                let numbering = numbering(dev, &filename);
+                let scope = scope(dev, &filename);
                 let (start, path) = (addr, filename.into());
-                let mapping =
-                    Mapping { start, len, pgoff, prot, flags, dev, ino, generation, numbering, build_id, path };
+                let mapping = Mapping { start, len, pgoff, prot, flags, dev, ino, generation, scope, build_id, path };
                 if let Some(modules) = self.modules.as_mut().filter(|_| pid == u32::MAX) {
                     modules.kernel_mapping(&mapping.path, pgoff);
                 }
@@ -539,9 +538,9 @@ impl Names {
             sample.thread = thread.index;
             sample.comm = Some(thread.comm);
         };
-        if let Some(thread) = self.threads.get(sample.pid, sample.tid) {
+        if let Some(thread) = self.threads.get(sample.raw.pid, sample.raw.tid) {
             known(sample, thread);
-        } else if let Some(thread) = self.threads.resolve(sample.pid, sample.tid) {
+        } else if let Some(thread) = self.threads.resolve(sample.raw.pid, sample.raw.tid) {
             known(sample, thread);
         } else if self.child_pid_namespace {
             // If another profiler samples the same software event, the kernel writes pids of that one's namespace into our
@@ -553,10 +552,10 @@ impl Names {
             sample.thread = ThreadIndex::MAX;
         }
         if let Some(hints) = &mut self.hints {
-            sample.hint = hints.of_sample(sample.pid, sample.tid);
+            sample.hint = hints.of_sample(sample.raw.pid, sample.raw.tid);
         }
         if self.cgroup_of_thread.is_some() {
-            sample.cgroup = self.cgroup_from_procfs(sample.pid, sample.tid, sample.time);
+            sample.raw.cgroup = self.cgroup_from_procfs(sample.raw.pid, sample.raw.tid, sample.raw.time);
         }
         true
     }

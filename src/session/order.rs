@@ -32,10 +32,10 @@ impl Timed for PendingSample {
 
 impl Timed for Sample {
     fn time(&self) -> u64 {
-        self.time
+        self.raw.time
     }
     fn cpu(&self) -> u32 {
-        self.cpu
+        self.raw.cpu
     }
 }
 
@@ -539,7 +539,7 @@ mod tests {
             let mut order = Order::<Sample>::new(1, 1000);
             let (mut expected, mut given, mut arrived) = (Vec::new(), Vec::new(), 0u64);
             let mut take = |order: &mut Order<Sample>| order.release(|released| if let Released::Sample(it) = released {
-                given.push((it.time, it.cpu, it.record));
+                given.push((it.raw.time, it.raw.cpu, it.record));
             });
             for (round, samples) in (0u64..).zip(&batches) {
                 // Each round is later than the previous one by more than what is held back.
@@ -547,7 +547,7 @@ mod tests {
                     arrived += 1;
                     let time = (round * 25 + time) * STEP / 20;
                     let sample = Sample { raw: RawSample { time, cpu, ..RawSample::default() }, record: arrived, ..Sample::default() };
-                    expected.push((sample.time, cpu, arrived));
+                    expected.push((sample.raw.time, cpu, arrived));
                     sample
                 });
                 let samples = pending.collect();

@@ -119,15 +119,15 @@ impl Recoverer {
             self.stacks.clear();
         }
         let stack = self.stacks.entry(sample.thread).or_default().update(regs.rsp());
-        let space = maps.generation(sample.pid);
+        let space = maps.generation(sample.raw.pid);
         let mut code = ProcessCode {
             code: &mut self.code,
             constants: &mut self.constants,
             pagemap: &mut self.pagemap,
             maps,
-            pid: sample.pid,
+            pid: sample.raw.pid,
             space,
-            time: sample.time,
+            time: sample.raw.time,
             now: monotonic_ns(),
             windows: Vec::new(),
         };
@@ -137,29 +137,29 @@ impl Recoverer {
             if self.places.len() >= MAX_PLACES {
                 self.places.clear();
             }
-            let is_new = !self.places.contains_key(&(sample.pid, regs.rip));
-            let wanted = self.places.entry((sample.pid, regs.rip)).or_default();
+            let is_new = !self.places.contains_key(&(sample.raw.pid, regs.rip));
+            let wanted = self.places.entry((sample.raw.pid, regs.rip)).or_default();
             if wanted.add(later) || is_new {
-                map.set(sample.pid, regs.rip, wanted);
+                map.set(sample.raw.pid, regs.rip, wanted);
             }
         }
-        self.unresolved.count(outcome.operands, sample.pid, space, maps);
+        self.unresolved.count(outcome.operands, sample.raw.pid, space, maps);
         if let Some(reason) = outcome.reason {
             return self.nothing(reason);
         }
         self.looked_up.clear();
         for &candidate in outcome.candidates {
             // The mappings' claim of shared memory holds only if the page is shared now.
-            let anew = maps.is_shared(sample.pid, candidate.addr);
-            let mut page = self.pagemap.page(sample.pid, space, candidate.addr, sample.time, anew).ok();
+            let anew = maps.is_shared(sample.raw.pid, candidate.addr);
+            let mut page = self.pagemap.page(sample.raw.pid, space, candidate.addr, sample.raw.time, anew).ok();
             // Nor is it one of a file that was there before.
             let is_of_file = page.is_some_and(|page| page.present() && page.file_or_shared());
-            if !anew && is_of_file && maps.is_unmapped(sample.pid, candidate.addr) {
-                page = self.pagemap.page(sample.pid, space, candidate.addr, sample.time, true).ok();
+            if !anew && is_of_file && maps.is_unmapped(sample.raw.pid, candidate.addr) {
+                page = self.pagemap.page(sample.raw.pid, space, candidate.addr, sample.raw.time, true).ok();
             }
             if page.is_none_or(|page| page.present() || page.swapped()) {
                 self.counts.unknown_pages += u64::from(page.is_none());
-            } else if is_vdso_data(maps, sample.pid, &candidate) {
+            } else if is_vdso_data(maps, sample.raw.pid, &candidate) {
                 continue;
             } else {
                 self.counts.absent_pages += 1;
@@ -176,7 +176,7 @@ impl Recoverer {
             *self.counts.by_method.entry(candidate.method.name()).or_default() += 1;
             let phys = page.and_then(|page| page.phys(candidate.addr)).unwrap_or(0);
             let of_file = page.filter(|page| page.present()).map(Page::file_or_shared);
-            let (memory, other_kind) = maps.place_of_page(sample.pid, candidate.addr, phys, of_file);
+            let (memory, other_kind) = maps.place_of_page(sample.raw.pid, candidate.addr, phys, of_file);
             self.counts.unmapped_pages += u64::from(other_kind == Some(true));
             let sample = Sample {
                 raw: RawSample {

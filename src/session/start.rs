@@ -50,8 +50,7 @@ pub(super) fn threads_of(pids: &[u32], roots: &Roots) -> Result<Vec<u32>, NoProc
 
 /// The process of a thread.
 fn process_of(tid: u32, roots: &Roots) -> Option<u32> {
-    let status = fs::read(roots.proc.join(tid.to_string()).join("status")).ok()?;
-    u32::try_from(proc::field(&status, "Tgid").and_then(proc::first_number)?).ok()
+    proc::status_id(&roots.proc.join(tid.to_string()), "Tgid")
 }
 
 /// Starts with the first of `sources` that works here, and stores it in `options`; returns also those that do not work. If the

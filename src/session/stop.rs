@@ -1,11 +1,10 @@
 //! The conditions that end a session: its time, its caller, its processes.
 
-use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::host::Roots;
+use crate::host::{proc, Roots};
 use crate::profile::Recorder;
 
 /// How often a capture checks its rings when nothing arrives.
@@ -47,13 +46,12 @@ impl StopConditions {
 
 /// True if processes were requested and none is left.
 fn all_gone(pids: &[u32], roots: &Roots) -> bool {
-    // The state follows the name in parentheses (proc_pid_stat(5)); a zombie runs no more.
+    // A zombie runs no more.
     let runs = |pid: &u32| {
-        let stat = fs::read(roots.proc.join(pid.to_string()).join("stat")).ok()?;
-        let name_end = stat.iter().rposition(|&byte| byte == b')')?;
-        stat.get(name_end + 2).filter(|state| !b"ZX".contains(state)).copied()
+        let stat = proc::stat(&roots.proc.join(pid.to_string()));
+        stat.is_some_and(|stat| !matches!(stat.state, 'Z' | 'X'))
     };
-    !pids.is_empty() && pids.iter().all(|pid| runs(pid).is_none())
+    !pids.is_empty() && !pids.iter().any(runs)
 }
 
 /// Checks from time to time whether to end.

@@ -66,7 +66,7 @@ fn take(
         let Some(line) = lines.next_line()? else { return Ok(false) };
         let sample = Sample {
             raw: RawSample { cgroup: line.cgroup.map_or(0, |path| numbers.cgroup(&path, cgroups)), ..line.sample.raw },
-            thread: numbers.thread(line.sample.pid, line.sample.tid),
+            thread: numbers.thread(line.sample.raw.pid, line.sample.raw.tid),
             ..line.sample
         };
         if is_wanted(&sample, loss) {
@@ -79,13 +79,13 @@ fn take(
 /// False, and counted, for samples that would have been left out of records too.
 fn is_wanted(sample: &Sample, loss: &mut Loss) -> bool {
     let Loss { samples, idle, exiting, bogus, no_memory_op, .. } = loss;
-    let (count, wanted) = if sample.pid == 0 {
+    let (count, wanted) = if sample.raw.pid == 0 {
         (idle, false)
-    } else if sample.pid == u32::MAX || sample.tid == u32::MAX {
+    } else if sample.raw.pid == u32::MAX || sample.raw.tid == u32::MAX {
         (exiting, false)
-    } else if sample.ip == 0 && sample.addr == 0 {
+    } else if sample.raw.ip == 0 && sample.raw.addr == 0 {
         (bogus, false)
-    } else if sample.data_src.is_no_access() && sample.addr == 0 {
+    } else if sample.raw.data_src.is_no_access() && sample.raw.addr == 0 {
         (no_memory_op, false)
     } else {
         (samples, true)

@@ -9,7 +9,7 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::sample::sched::{SchedEvent, SchedWhat, WakenBy};
-use crate::sample::{MemoryId, SideBand, ThreadIndex, WAKEUPS_DEV};
+use crate::sample::{MemoryId, MemoryScope, SideBand, ThreadIndex};
 use crate::sched::{Fact, Facts, Thread, Threads, Tracker};
 
 /// Pairs of threads that are told apart, of 40 bytes each; wakeups of later ones are not used.
@@ -85,7 +85,7 @@ impl Wakeups {
             return None;
         }
         let ino = *self.pairs.entry(pair).or_insert(next);
-        Some(MemoryId::Shared { dev: WAKEUPS_DEV, ino, offset: 0 })
+        Some(MemoryId::Shared { scope: MemoryScope::Wakeups, ino, offset: 0 })
     }
 
     /// Bytes of memory.

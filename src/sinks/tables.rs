@@ -67,7 +67,7 @@ impl<'a, W: Write + Send> TableSink<'a, W> {
 impl<W: Write + Send> Sink for TableSink<'_, W> {
     fn sample(&mut self, sample: &Sample, cgroups: &mut Cgroups) {
         self.count += 1;
-        self.tables.cgroup(sample.cgroup, || path(cgroups, sample.cgroup));
+        self.tables.cgroup(sample.raw.cgroup, || path(cgroups, sample.raw.cgroup));
         self.tables.sample(sample);
         self.check();
     }

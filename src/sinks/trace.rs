@@ -235,34 +235,34 @@ impl<'a, W: Write> TraceSink<'a, W> {
     }
 
     fn access(&mut self, sample: &Sample, cgroups: &mut Cgroups) -> io::Result<()> {
-        self.last = self.last.max(sample.time);
+        self.last = self.last.max(sample.raw.time);
         self.counts.accesses += 1;
         let comm = sample.comm.unwrap_or_default();
-        let (track, group) = self.thread(sample.tid, comm, sample.cgroup, cgroups)?;
-        self.writer.thread(sample.tid, sample.pid, sample.comm);
-        let name = match sample.access {
+        let (track, group) = self.thread(sample.raw.tid, comm, sample.raw.cgroup, cgroups)?;
+        self.writer.thread(sample.raw.tid, sample.raw.pid, sample.comm);
+        let name = match sample.raw.access {
             Access::Load => "load",
             Access::Store => "store",
             Access::Update => "load and store",
             Access::Unknown => "access",
         };
-        let community = self.options.communities.get(&sample.tid).map(|&community| u64::from(community));
+        let community = self.options.communities.get(&sample.raw.tid).map(|&community| u64::from(community));
         let known = |value: u64| (value != 0).then_some(value);
         let args: Vec<(Arg, u64)> = [
-            (Arg::Addr, known(sample.addr)),
-            (Arg::Phys, known(sample.phys)),
-            (Arg::PageSize, known(sample.page_size)),
-            (Arg::Latency, known(sample.latency.into())),
-            (Arg::DataSrc, known(sample.data_src.0)),
+            (Arg::Addr, known(sample.raw.addr)),
+            (Arg::Phys, known(sample.raw.phys)),
+            (Arg::PageSize, known(sample.raw.page_size)),
+            (Arg::Latency, known(sample.raw.latency.into())),
+            (Arg::DataSrc, known(sample.raw.data_src.0)),
             (Arg::Community, community),
             (Arg::Hint, sample.hint),
         ]
         .into_iter()
         .filter_map(|(arg, value)| Some((arg, value?)))
         .collect();
-        self.writer.instant(sample.time, track, Category::Memory, name, &args)?;
+        self.writer.instant(sample.raw.time, track, Category::Memory, name, &args)?;
         if let Some(group) = self.groups.get_mut(group) {
-            group.samples.add(sample.time, f64::from(sample.share), &mut self.writer)?;
+            group.samples.add(sample.raw.time, f64::from(sample.raw.share), &mut self.writer)?;
         }
         Ok(())
     }

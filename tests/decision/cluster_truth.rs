@@ -3,7 +3,7 @@
 //! `cargo test --test suite cluster_truth -- --nocapture` prints the table; `SEEDS` sets the number of seeds.
 
 use scxprof::cluster::{ClusterOptions, Sharing};
-use scxprof::sample::{Access, MemoryId, RawSample, Sample};
+use scxprof::sample::{Access, MemoryId, MemoryScope, RawSample, Sample};
 use scxprof::testing::cluster::quality::adjusted_rand_index;
 use scxprof::testing::cluster::truth::{Rng, Scenario};
 
@@ -205,7 +205,11 @@ fn rings(pages: u64, run: u64, records: u64, seed: u64) -> Vec<Sample> {
         let access = if in_ring && thread.is_multiple_of(2) { Access::Store } else { Access::Load };
         for step in 0..run {
             let memory = if in_ring {
-                MemoryId::Shared { dev: 1, ino: u64::from(thread / 2), offset: (first + step) % lines * 64 }
+                MemoryId::Shared {
+                    scope: MemoryScope::device(1, 0),
+                    ino: u64::from(thread / 2),
+                    offset: (first + step) % lines * 64,
+                }
             } else {
                 MemoryId::Private { space: thread, addr: rng.below(1 << 18) & !7 }
             };

@@ -83,9 +83,9 @@ fn comet_lake_loads_and_stores() {
     let (taken_samples, loss) = taken(data.records(), &data, PEBS);
     assert_eq!((taken_samples.len(), loss.samples, loss.bogus, loss.malformed), (3178, 3178, 0, 0));
     assert_eq!((loss.idle, loss.exiting), (10, 1));
-    let access = |access| taken_samples.iter().filter(|sample| sample.access == access).count();
+    let access = |access| taken_samples.iter().filter(|sample| sample.raw.access == access).count();
     assert_eq!((access(Access::Load) + access(Access::Store), access(Access::Unknown)), (3178, 0));
-    let user = taken_samples.iter().filter(|sample| sample.mode == CpuMode::User).count();
+    let user = taken_samples.iter().filter(|sample| sample.raw.mode == CpuMode::User).count();
     assert_eq!(user, 3098);
     let user_only = AddressFrom::Hardware { user_only: true, ops: false, ldlat: None };
     let (taken_samples, loss) = taken(data.records(), &data, user_only);
@@ -124,7 +124,7 @@ fn samples_without_instruction_and_address_are_dropped_and_counted() {
         .collect();
     let (samples, loss) = taken(records.iter().map(Vec::as_slice), &data, PEBS);
     assert_eq!((samples.len(), loss.samples, loss.bogus), (3178 - 454, 3178 - 454, 454));
-    assert!(samples.iter().all(|sample| sample.addr != 0), "none is taken for page 0");
+    assert!(samples.iter().all(|sample| sample.raw.addr != 0), "none is taken for page 0");
     assert!(loss.left_out().iter().any(|line| line.starts_with("454 ")), "{:?}", loss.left_out());
 }
 
@@ -148,7 +148,7 @@ fn skylake_server_loads_of_64_cycles() {
     assert_eq!(kinds(|record| matches!(record, Record::Fork { .. })), 2955);
     let (samples, loss) = taken(data.records(), &data, PEBS);
     assert_eq!((samples.len(), loss.idle, loss.malformed), (12, 2, 0));
-    assert!(samples.iter().all(|sample| sample.latency >= 64 && sample.access == Access::Load));
+    assert!(samples.iter().all(|sample| sample.raw.latency >= 64 && sample.raw.access == Access::Load));
 }
 
 #[test]
@@ -162,5 +162,5 @@ fn ivy_bridge_with_a_weight_of_64_bits() {
     );
     let (samples, loss) = taken(data.records(), &data, PEBS);
     assert_eq!((samples.len(), loss.bogus, loss.malformed), (253, 0, 0));
-    assert!(samples.iter().zip(&all).all(|(sample, (_, record))| u64::from(sample.latency) == record.weight));
+    assert!(samples.iter().zip(&all).all(|(sample, (_, record))| u64::from(sample.raw.latency) == record.weight));
 }

@@ -121,12 +121,12 @@ fn every_sample_has_its_threads_hint() {
     let (mut checked, mut wrong) = (0, BTreeSet::new());
     let mut seen: BTreeSet<Option<u64>> = BTreeSet::new();
     for sample in &collect.samples {
-        let Some(writes) = of_tid.get(&sample.tid) else { continue };
+        let Some(writes) = of_tid.get(&sample.raw.tid) else { continue };
         checked += 1;
         seen.insert(sample.hint);
-        if !allowed(writes, sample.time).contains(&sample.hint) {
-            let phase = writes.iter().filter(|write| write.after < sample.time).count();
-            wrong.insert((sample.tid, phase, sample.hint));
+        if !allowed(writes, sample.raw.time).contains(&sample.hint) {
+            let phase = writes.iter().filter(|write| write.after < sample.raw.time).count();
+            wrong.insert((sample.raw.tid, phase, sample.hint));
         }
     }
     println!("{TEST}: {checked} samples checked against {} writes, {} phases wrong", log.writes.len(), wrong.len());
@@ -155,9 +155,9 @@ fn after_exec(samples: &[Sample], log: &Log, all_seen: bool) {
     };
     let of_exec: Vec<&Sample> = samples
         .iter()
-        .filter(|sample| (sample.pid, sample.tid) == (pid, pid) && sample.comm == Some(Comm::from("exe")))
+        .filter(|sample| (sample.raw.pid, sample.raw.tid) == (pid, pid) && sample.comm == Some(Comm::from("exe")))
         // The kernel faults for the new program before the exec has finished.
-        .filter(|sample| sample.mode == CpuMode::User)
+        .filter(|sample| sample.raw.mode == CpuMode::User)
         .collect();
     let with = of_exec.iter().filter(|sample| sample.hint == Some(hint)).count();
     assert!(!of_exec.is_empty());
@@ -170,7 +170,7 @@ fn after_reuse(samples: &[Sample], log: &Log, all_seen: bool) {
         println!("SKIP: after_reuse: an id cannot be chosen here");
         return;
     };
-    let of_tid: Vec<&Sample> = samples.iter().filter(|sample| sample.tid == tid).collect();
+    let of_tid: Vec<&Sample> = samples.iter().filter(|sample| sample.raw.tid == tid).collect();
     let last = of_tid.last().expect("samples of the reused id").thread;
     let (second, first): (Vec<&Sample>, Vec<&Sample>) = of_tid.into_iter().partition(|sample| sample.thread == last);
     assert!(!all_seen || first.iter().any(|sample| sample.hint == Some(88)), "the first owner had a hint");
@@ -221,15 +221,15 @@ fn a_recording_keeps_the_hints() {
     let counts = outcome.hints.unwrap();
     let (mut checked, mut wrong, mut with) = (0, BTreeSet::new(), 0);
     for sample in &collect.samples {
-        let writes: Vec<Written> = log.writes.iter().filter(|write| write.tid == sample.tid).copied().collect();
+        let writes: Vec<Written> = log.writes.iter().filter(|write| write.tid == sample.raw.tid).copied().collect();
         if writes.is_empty() {
             continue;
         }
         checked += 1;
         with += u64::from(sample.hint.is_some());
-        if !allowed(&writes, sample.time).contains(&sample.hint) {
-            let phase = writes.iter().filter(|write| write.after < sample.time).count();
-            wrong.insert((sample.tid, phase, sample.hint));
+        if !allowed(&writes, sample.raw.time).contains(&sample.hint) {
+            let phase = writes.iter().filter(|write| write.after < sample.raw.time).count();
+            wrong.insert((sample.raw.tid, phase, sample.hint));
         }
     }
     println!("{TEST}: {checked} samples, {with} with a hint, {} phases wrong; {counts:?}", wrong.len());

@@ -86,7 +86,13 @@ fn every_prefix_of_lines_gives_its_whole_lines() {
     for (sample, path) in collect.samples.iter().zip(&collect.paths).take(5) {
         lines.write(sample, path.as_deref(), None).unwrap();
         writer.add(&Sample { raw: RawSample { method: Some(Method::Emulated), ..sample.raw }, ..*sample }, None);
-        let hint = HintRecord { tid: sample.tid, pid: sample.pid, hint: Some(1), time: sample.time, snapshot: false };
+        let hint = HintRecord {
+            tid: sample.raw.tid,
+            pid: sample.raw.pid,
+            hint: Some(1),
+            time: sample.raw.time,
+            snapshot: false,
+        };
         hints::write(&mut hints, &hint).unwrap();
     }
     writer.finish().unwrap();
@@ -100,7 +106,11 @@ fn every_prefix_of_lines_gives_its_whole_lines() {
     };
     let read_recovered = |text: &[u8]| {
         let mut reader = Recovered::new(text);
-        let found = collect.samples.iter().take(5).map(|sample| reader.take(sample.time, sample.cpu, sample.tid).len());
+        let found = collect
+            .samples
+            .iter()
+            .take(5)
+            .map(|sample| reader.take(sample.raw.time, sample.raw.cpu, sample.raw.tid).len());
         (found.sum::<usize>(), reader.unreadable)
     };
     let read_hints = |text: &[u8]| {

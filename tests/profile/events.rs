@@ -232,7 +232,7 @@ fn a_sample_without_a_period_has_that_of_its_event() {
     let samples = [sample(made::ID, 1), sample(78, 2), sample(made::ID, 3)];
     let (_dir, path) = made::write(&made::of_events(ORDER, &events, &samples, &[]));
     let (collect, ..) = super::replayed(&path);
-    let periods: Vec<_> = collect.samples.iter().map(|sample| sample.period).collect();
+    let periods: Vec<_> = collect.samples.iter().map(|sample| sample.raw.period).collect();
     assert_eq!(periods, [1000, 0, 1000]);
 }
 
@@ -249,7 +249,7 @@ fn what_has_no_time_is_in_the_order_of_the_file() {
         [comm(b"before"), sample(0x1_0000), made::round(ORDER), sample(0x1_1000), comm(b"after"), sample(0x1_2000)];
     let (_dir, path) = made::write(&made::of_events(ORDER, &[(attr, vec![made::ID])], &records, &[]));
     let (collect, outcome, _) = super::replayed(&path);
-    let named = |sample: &scxprof::sample::Sample| (sample.comm.map(|comm| comm.to_string()), sample.addr);
+    let named = |sample: &scxprof::sample::Sample| (sample.comm.map(|comm| comm.to_string()), sample.raw.addr);
     let seen: Vec<_> = collect.samples.iter().map(named).collect();
     let expected = [("before", 0x1_0000), ("before", 0x1_1000), ("after", 0x1_2000)];
     assert_eq!(seen, expected.map(|(name, addr)| (Some(name.to_owned()), addr)));
@@ -330,5 +330,5 @@ fn memory_of_guests_is_not_that_of_the_host() {
     let samples = [2, 4, 5, 2, 5].into_iter().zip(1000..).map(|(mode, time)| sample(time, mode));
     let records: Vec<_> = std::iter::once(made::comm(ORDER, 1, 100, 100, b"qemu")).chain(samples).collect();
     let bytes = made::file(ORDER, &records);
-    assert_eq!(made::read(&bytes).samples.iter().map(|it| it.time).collect::<Vec<_>>(), [1000, 1003]);
+    assert_eq!(made::read(&bytes).samples.iter().map(|it| it.raw.time).collect::<Vec<_>>(), [1000, 1003]);
 }

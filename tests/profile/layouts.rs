@@ -177,7 +177,10 @@ fn recordings_laid_out_as_real_ones_are_read_as_perf_reads_them() {
         let odd = SAMPLES / 20;
         assert_eq!((loss.idle, loss.exiting, loss.bogus, loss.malformed), (odd, odd, odd, 0));
         assert_eq!(collect.samples.len() as u64, SAMPLES - 3 * odd);
-        assert!(collect.samples.iter().all(|sample| (sample.phys != 0) == (has_phys && sample.addr >> 63 == 0)));
+        assert!(collect
+            .samples
+            .iter()
+            .all(|sample| (sample.raw.phys != 0) == (has_phys && sample.raw.addr >> 63 == 0)));
         assert!(!with_perf || compare(&path), "the text was not compared");
     }
 }

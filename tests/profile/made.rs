@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use scxprof::sample::MemoryId;
+use scxprof::sample::{MemoryId, MemoryScope};
 use scxprof::testing::profile::{Item, PerfData, Records};
 use scxprof::testing::sampler::record::{decode, Record};
 use tempfile::TempDir;
@@ -358,19 +358,19 @@ fn a_profile_is_the_same_on_every_machine() {
     let little = Order { big: false };
     let collect = read(&file(little, &records(little)));
     assert_eq!(collect.samples.len(), 42);
-    let times: Vec<u64> = collect.samples.iter().map(|sample| sample.time).collect();
+    let times: Vec<u64> = collect.samples.iter().map(|sample| sample.raw.time).collect();
     assert!(times.is_sorted());
     let first = &collect.samples[0];
-    assert_eq!((first.pid, first.cpu, first.latency, first.period), (200, 3, 300, 17));
-    assert_eq!((first.page_size, first.phys), (0x1_0000, 0x1_0007_0000));
+    assert_eq!((first.raw.pid, first.raw.cpu, first.raw.latency, first.raw.period), (200, 3, 300, 17));
+    assert_eq!((first.raw.page_size, first.raw.phys), (0x1_0000, 0x1_0007_0000));
     assert_eq!(first.comm.unwrap().as_bytes(), b"caf\xc3\xff");
     assert_eq!(collect.paths[0].as_deref(), Some(&b"/workload.slice/my app.slice"[..]));
-    let shared = |offset| Some(MemoryId::Shared { dev: libc::makedev(8, 1), ino: 9, offset });
+    let shared = |offset| Some(MemoryId::Shared { scope: MemoryScope::device(libc::makedev(8, 1), 0), ino: 9, offset });
     assert_eq!(first.memory, shared(0x2_0000));
     assert_eq!(collect.samples[1].memory, shared(0x2_0000), "the other process maps it elsewhere");
     assert_eq!(collect.samples[1].comm.unwrap().as_bytes(), b"job 3/4");
     assert_eq!(collect.samples.last().unwrap().comm.unwrap().as_bytes(), b"renamed");
-    let child: Vec<_> = collect.samples.iter().filter(|sample| sample.pid == 300).collect();
+    let child: Vec<_> = collect.samples.iter().filter(|sample| sample.raw.pid == 300).collect();
     assert_eq!(child[0].comm.unwrap().as_bytes(), b"caf\xc3\xff", "a child has its parent's name");
     assert_eq!(child[0].memory, shared(0x2_0008), "and its mappings");
     assert!(matches!(child[1].memory, Some(MemoryId::Private { addr: 0xabc_0000, .. })));
@@ -394,7 +394,7 @@ fn a_mark_says_what_is_complete_at_the_one_before() {
         rounds.into_iter().flat_map(|round| [round, vec![super::made::round(order)]]).flatten().collect();
     let (_dir, path) = write(&file(order, &[vec![comm(order, 0, 100, 100, b"web")], records].concat()));
     let (collect, outcome, _) = replayed(&path);
-    let times: Vec<u64> = collect.samples.iter().map(|sample| sample.time / 1_000_000).collect();
+    let times: Vec<u64> = collect.samples.iter().map(|sample| sample.raw.time / 1_000_000).collect();
     assert_eq!((times, outcome.loss.late), (vec![100, 200, 210, 220, 300, 310, 400], 0));
 }
 

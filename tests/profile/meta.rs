@@ -42,7 +42,7 @@ fn the_recorder_is_left_out_and_its_losses_count() {
     let identity = json!({ "own_pid": 100, "child_pid_namespace": false });
     write(dir.path(), &json!({ "identity": identity, "loss": loss, "notes": ["a fact"] }));
     let (collect, outcome, _) = replayed(dir.path());
-    assert!(collect.samples.iter().all(|sample| sample.pid != 100));
+    assert!(collect.samples.iter().all(|sample| sample.raw.pid != 100));
     assert_eq!((outcome.loss.own, outcome.loss.ring_full, outcome.loss.side_band), (20, 1000, 3));
     assert_eq!(Profile::open(dir.path()).unwrap().source(), Source::Timer);
     let path = dir.path().to_str().unwrap();

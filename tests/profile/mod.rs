@@ -45,7 +45,7 @@ impl Sink for Collect {
     fn sample(&mut self, sample: &Sample, cgroups: &mut Cgroups) {
         // The id of a cgroup comes from the kernel, and is the same in both.
         self.samples.push(*sample);
-        self.paths.push(cgroups.path(sample.cgroup).map(|path| path.to_vec()));
+        self.paths.push(cgroups.path(sample.raw.cgroup).map(|path| path.to_vec()));
     }
 }
 

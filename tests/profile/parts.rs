@@ -27,7 +27,7 @@ fn of_timer() -> (TempDir, PathBuf, Collect) {
     let mut writer = RecoveredWriter::new(fs::File::create(dir.path().join("recovered.jsonl")).unwrap());
     for sample in &mut live.samples {
         *sample = Sample {
-            raw: RawSample { method: Some(Method::Emulated), addr: sample.addr + 64, size: 8, ..sample.raw },
+            raw: RawSample { method: Some(Method::Emulated), addr: sample.raw.addr + 64, size: 8, ..sample.raw },
             ..*sample
         };
         writer.add(sample, None);
@@ -44,7 +44,7 @@ fn without_addresses() -> Vec<u8> {
 }
 
 fn addresses(collect: &Collect) -> Vec<u64> {
-    collect.samples.iter().map(|sample| sample.addr).collect()
+    collect.samples.iter().map(|sample| sample.raw.addr).collect()
 }
 
 /// Runs `extract`, which must end with this code and message.

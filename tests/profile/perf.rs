@@ -155,7 +155,9 @@ pub fn compare(path: &Path) -> bool {
     let named: HashMap<(u64, u32, u32), Vec<u8>> = collect
         .samples
         .iter()
-        .filter_map(|sample| Some(((sample.time, sample.pid, sample.tid), sample.comm?.as_bytes().to_vec())))
+        .filter_map(|sample| {
+            Some(((sample.raw.time, sample.raw.pid, sample.raw.tid), sample.comm?.as_bytes().to_vec()))
+        })
         .collect();
     let mut compared = 0;
     for (theirs, sample) in field(path, "comm").iter().zip(&samples) {

@@ -217,7 +217,7 @@ fn lines_are_put_in_order_of_time() {
     lines.reverse();
     let (_dir, path) = upstream(&lines.concat(), "perf.mem.script");
     let (collect, outcome, _) = replayed(&path);
-    assert!(collect.samples.iter().map(|sample| sample.time).is_sorted());
+    assert!(collect.samples.iter().map(|sample| sample.raw.time).is_sorted());
     assert_eq!((outcome.loss.late, outcome.hints.unwrap().samples_with), (0, 49));
     // Without room to wait they come late.
     let (_dir, path) = upstream(&lines.concat().repeat(30), "perf.script");
@@ -286,7 +286,7 @@ fn compare_text(path: &Path, text: &str, with_cpu: bool) {
     }
     let names = |path: &Path| -> Vec<(u64, u32, Option<Comm>)> {
         let mut names: Vec<_> =
-            replayed(path).0.samples.iter().map(|sample| (sample.time, sample.tid, sample.comm)).collect();
+            replayed(path).0.samples.iter().map(|sample| (sample.raw.time, sample.raw.tid, sample.comm)).collect();
         names.sort_unstable();
         names
     };

@@ -200,7 +200,7 @@ fn hex(name: &[u8]) -> String {
 }
 
 fn within(sample: &Sample, begin: u64, pages: usize) -> bool {
-    (begin..begin + (pages * PAGE) as u64).contains(&sample.addr)
+    (begin..begin + (pages * PAGE) as u64).contains(&sample.raw.addr)
 }
 
 /// One sample for each touched page. Lost ones may belong to any process: the whole host is sampled.
@@ -219,19 +219,19 @@ fn a_fault_has_address_frame_page_size_cgroup_and_time() {
     };
     let end = monotonic_ns();
     let mine: Vec<_> =
-        got.samples.iter().filter(|sample| sample.pid == pid && within(sample, touched[0], 64)).collect();
+        got.samples.iter().filter(|sample| sample.raw.pid == pid && within(sample, touched[0], 64)).collect();
     assert_one_each(mine.len(), 64, &outcome);
-    let mut pages: Vec<_> = mine.iter().map(|sample| sample.addr & !0xfff).collect();
+    let mut pages: Vec<_> = mine.iter().map(|sample| sample.raw.addr & !0xfff).collect();
     pages.dedup();
     assert_eq!(pages.len(), mine.len(), "pages in the order in which they were touched");
     for sample in &mine {
-        assert_ne!(sample.phys, 0, "{sample:?}");
-        assert_eq!((sample.phys & 0xfff, sample.page_size), (sample.addr & 0xfff, 4096));
-        assert!((begin..end).contains(&sample.time));
-        assert!(matches!(sample.memory, Some(MemoryId::Private { addr, .. }) if addr == sample.addr));
-        assert_ne!(sample.cgroup, 0);
+        assert_ne!(sample.raw.phys, 0, "{sample:?}");
+        assert_eq!((sample.raw.phys & 0xfff, sample.raw.page_size), (sample.raw.addr & 0xfff, 4096));
+        assert!((begin..end).contains(&sample.raw.time));
+        assert!(matches!(sample.memory, Some(MemoryId::Private { addr, .. }) if addr == sample.raw.addr));
+        assert_ne!(sample.raw.cgroup, 0);
     }
-    let times: Vec<_> = got.samples.iter().map(|sample| sample.time).collect();
+    let times: Vec<_> = got.samples.iter().map(|sample| sample.raw.time).collect();
     assert!(times.is_sorted(), "samples are in order of time over all CPUs");
 }
 
@@ -263,7 +263,7 @@ fn exec_changes_the_name_and_the_address_space() {
     }) else {
         return;
     };
-    let comms: Vec<_> = got.samples.iter().filter(|sample| sample.pid == pid).collect();
+    let comms: Vec<_> = got.samples.iter().filter(|sample| sample.raw.pid == pid).collect();
     let first_dd = comms.iter().position(|sample| sample.comm.is_some_and(|comm| comm.as_bytes() == b"dd")).unwrap();
     assert!(first_dd > 0 && comms[first_dd - 1].comm.is_some_and(|comm| comm.as_bytes() == b"sh"));
     assert!(comms[first_dd..].iter().all(|sample| sample.comm.is_some_and(|comm| comm.as_bytes() == b"dd")));
@@ -300,7 +300,7 @@ fn forks_share_what_is_mapped_shared_and_nothing_else() {
     let Some((got, _)) = capture("fork", Target::System, 256, || touched = worker.finish()) else { return };
     let (private, shared, child) = (touched[0], touched[1], touched[2] as u32);
     let places = |pid: u32, begin: u64| -> Vec<MemoryId> {
-        let mine = got.samples.iter().filter(|sample| sample.pid == pid && within(sample, begin, 8));
+        let mine = got.samples.iter().filter(|sample| sample.raw.pid == pid && within(sample, begin, 8));
         let mut places: Vec<_> = mine.filter_map(|sample| sample.memory).map(|memory| memory.granule(4096)).collect();
         places.sort();
         places.dedup();
@@ -358,9 +358,9 @@ fn a_cgroup_made_during_the_run_has_its_path_even_when_it_is_gone() {
     let Some((name, id)) = made else { return };
     let expected = [b"/", name.as_encoded_bytes()].concat();
     let mut seen = 0;
-    let mine = |sample: &Sample| sample.pid == pid && within(sample, touched[0], 32);
+    let mine = |sample: &Sample| sample.raw.pid == pid && within(sample, touched[0], 32);
     for (sample, path) in got.samples.iter().zip(&got.paths).filter(|(sample, _)| mine(sample)) {
-        assert_eq!(sample.cgroup, id);
+        assert_eq!(sample.raw.cgroup, id);
         assert_eq!(path.as_deref(), Some(&expected[..]));
         seen += 1;
     }
@@ -385,8 +385,8 @@ fn a_cgroup_alone_is_sampled_with_its_children_and_nobody_else() {
     });
     std::fs::remove_dir(&inner).unwrap();
     let Some((got, _)) = result else { return };
-    assert!(got.samples.iter().filter(|sample| sample.pid == pid).count() >= 32);
-    assert!(got.samples.iter().all(|sample| sample.pid != other));
+    assert!(got.samples.iter().filter(|sample| sample.raw.pid == pid).count() >= 32);
+    assert!(got.samples.iter().all(|sample| sample.raw.pid != other));
 }
 
 #[test]
@@ -413,10 +413,10 @@ fn a_process_is_sampled_with_the_threads_it_makes() {
     let Some((got, outcome)) = capture("-p with threads", target, 256, || touched = worker.finish()) else { return };
     let child = touched[4] as u32;
     assert_eq!(outcome.events, outcome.samples + outcome.loss.lost(), "{outcome:?}");
-    assert!(got.samples.iter().all(|sample| sample.pid == pid || sample.pid == child));
-    assert!(got.samples.iter().filter(|sample| within(sample, touched[1], 20)).all(|sample| sample.tid != pid));
+    assert!(got.samples.iter().all(|sample| sample.raw.pid == pid || sample.raw.pid == child));
+    assert!(got.samples.iter().filter(|sample| within(sample, touched[1], 20)).all(|sample| sample.raw.tid != pid));
     assert!(got.samples.iter().filter(|sample| within(sample, touched[1], 20)).count() >= 20);
-    assert!(got.samples.iter().any(|sample| sample.pid == child));
+    assert!(got.samples.iter().any(|sample| sample.raw.pid == child));
 }
 
 #[test]
@@ -438,9 +438,9 @@ fn an_older_kernel_gives_the_same_names() {
     worker.end();
     let Some((got, outcome)) = captured else { return };
     let mine: Vec<_> =
-        got.samples.iter().filter(|sample| sample.pid == pid && within(sample, touched[0], 32)).collect();
+        got.samples.iter().filter(|sample| sample.raw.pid == pid && within(sample, touched[0], 32)).collect();
     assert_one_each(mine.len(), 32, &outcome);
-    assert!(mine.iter().all(|sample| sample.cgroup == id), "the cgroup comes from procfs");
-    assert!(mine.iter().all(|sample| sample.phys != 0 && sample.page_size == 0 && sample.comm.is_some()));
+    assert!(mine.iter().all(|sample| sample.raw.cgroup == id), "the cgroup comes from procfs");
+    assert!(mine.iter().all(|sample| sample.raw.phys != 0 && sample.raw.page_size == 0 && sample.comm.is_some()));
     assert!(outcome.notes.iter().any(|note| note.contains("PERF_SAMPLE_CGROUP")), "{:?}", outcome.notes);
 }

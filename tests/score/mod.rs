@@ -136,7 +136,7 @@ impl Run {
 /// A line's place in memory.
 fn place(sample: &Sample) -> (u64, u64, u64) {
     match sample.memory.unwrap() {
-        MemoryId::Shared { dev, ino, offset } => (1 + dev, ino, offset / LINE_SIZE),
+        MemoryId::Shared { scope, ino, offset } => (1 + scope.number(), ino, offset / LINE_SIZE),
         MemoryId::Private { space, addr } => (0, u64::from(space), addr / LINE_SIZE),
         MemoryId::Frame { phys } => (u64::MAX, 0, phys / LINE_SIZE),
     }

@@ -16,7 +16,7 @@ pub struct Collect {
 impl Sink for Collect {
     fn sample(&mut self, sample: &Sample, cgroups: &mut Cgroups) {
         self.samples.push(*sample);
-        self.paths.push(cgroups.path(sample.cgroup).map(|path| path.to_vec()));
+        self.paths.push(cgroups.path(sample.raw.cgroup).map(|path| path.to_vec()));
     }
 }
 

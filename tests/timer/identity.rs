@@ -67,7 +67,7 @@ fn mappings_that_change_without_a_record(test: &str, record: Option<&Path>) {
         let range = &running.buffers[&(pid, group.to_owned())];
         let name = format!("{group}-2");
         let is_of = |sample: &&Sample| {
-            range.contains(&sample.addr) && sample.comm.is_some_and(|comm| comm.as_bytes() == name.as_bytes())
+            range.contains(&sample.raw.addr) && sample.comm.is_some_and(|comm| comm.as_bytes() == name.as_bytes())
         };
         got.samples.iter().filter(is_of).collect()
     };
@@ -87,7 +87,7 @@ fn mappings_that_change_without_a_record(test: &str, record: Option<&Path>) {
     let start = running.buffers[&(pid, "grown".to_owned())].start;
     for sample in grown {
         match sample.memory {
-            Some(MemoryId::Shared { offset, .. }) => assert_eq!(offset, sample.addr - start),
+            Some(MemoryId::Shared { offset, .. }) => assert_eq!(offset, sample.raw.addr - start),
             memory => assert_eq!(memory, None),
         }
     }
@@ -134,14 +134,15 @@ fn segments(test: &str, record: Option<&Path>) {
         let mut files = BTreeSet::new();
         for thread in running.threads.iter().filter(of) {
             let range = &running.buffers[&(thread.pid, group.to_owned())];
-            let places = got.samples.iter().filter(|it| it.pid == thread.pid as u32 && range.contains(&it.addr));
+            let places =
+                got.samples.iter().filter(|it| it.raw.pid == thread.pid as u32 && range.contains(&it.raw.addr));
             let mut seen = 0;
             for sample in places {
                 seen += 1;
                 match sample.memory {
-                    Some(MemoryId::Shared { dev, ino, offset }) => {
-                        assert_eq!(offset, sample.addr - range.start);
-                        files.insert(format!("{dev} {ino}"));
+                    Some(MemoryId::Shared { scope, ino, offset }) => {
+                        assert_eq!(offset, sample.raw.addr - range.start);
+                        files.insert(format!("{scope:?} {ino}"));
                     }
                     other => drop(files.insert(format!("{other:?}"))),
                 }

@@ -35,7 +35,7 @@ fn a_recording_keeps_the_memory_only_where_it_was_asked_to() {
                 || (progress.samples > 1000 && progress.elapsed > Duration::from_secs(1))
         };
         let Some((got, outcome)) = capture_until(test, options, enough) else { return };
-        let by_memory = got.samples.iter().filter(|sample| sample.method == Some(Method::Racy)).count();
+        let by_memory = got.samples.iter().filter(|sample| sample.raw.method == Some(Method::Racy)).count();
         println!("{test}: {by_memory} by memory of {}, {:?}", got.samples.len(), recovery(&outcome));
         if by_memory == 0 {
             println!("SKIP: {test}: no memory around the registers: {:?}", outcome.notes);

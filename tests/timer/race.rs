@@ -37,10 +37,12 @@ fn few_addresses_are_wrong_where_threads_race() {
     };
     let (mut by_memory, mut wrong) = (0, 0);
     for sample in &got.samples {
-        let depends = sample.method == Some(Method::Racy);
+        let depends = sample.raw.method == Some(Method::Racy);
         by_memory += usize::from(depends);
         let mut mark = [0; 8];
-        if slots.contains(&sample.addr) && memory.read_exact_at(&mut mark, sample.addr & !15).is_ok() && mark == [0; 8]
+        if slots.contains(&sample.raw.addr)
+            && memory.read_exact_at(&mut mark, sample.raw.addr & !15).is_ok()
+            && mark == [0; 8]
         {
             assert!(depends, "an exact method is wrong: {sample:x?}");
             wrong += 1;

@@ -59,8 +59,8 @@ fn pointers_below_the_stack_pointer_are_followed_as_often_as_others() {
     for (thread, (before, after)) in running.threads.iter().zip(before.iter().zip(&after)) {
         let found: [usize; STRUCTURES] = std::array::from_fn(|structure| {
             let buffer = &running.buffers[&(thread.pid, format!("{}-{structure}", thread.group))];
-            let own = got.samples.iter().filter(|sample| sample.tid == thread.tid as u32);
-            own.filter(|sample| buffer.contains(&sample.addr)).count()
+            let own = got.samples.iter().filter(|sample| sample.raw.tid == thread.tid as u32);
+            own.filter(|sample| buffer.contains(&sample.raw.addr)).count()
         });
         let made: [u64; STRUCTURES] = std::array::from_fn(|structure| after[structure] - before[structure]);
         println!("{test}: {}: found {found:?}, made {made:?}", thread.group);

@@ -250,7 +250,7 @@ fn code_that_the_process_changed_is_read_from_the_process() {
     let Some((got, _)) = capture_until(test, options, enough) else { return };
     let of = |group: &str| {
         let range = &running.buffers[&(pid, group.to_owned())];
-        got.samples.iter().filter(|sample| range.contains(&sample.addr)).count()
+        got.samples.iter().filter(|sample| range.contains(&sample.raw.addr)).count()
     };
     println!("{test}: {} accesses of its own, {} of the other", of("own"), of("other"));
     assert_eq!(of("other"), 0, "what the file says is not what runs");

@@ -42,18 +42,18 @@ impl Tally {
             .collect();
         let (mut hit, mut threads) = (HashSet::new(), HashSet::new());
         for sample in samples {
-            let Some(&own) = groups.get(&(sample.pid, sample.tid)) else { continue };
+            let Some(&own) = groups.get(&(sample.raw.pid, sample.raw.tid)) else { continue };
             tally.accesses += 1;
-            threads.insert(sample.tid);
+            threads.insert(sample.raw.tid);
             let within = |group: &str| {
-                let buffer = running.buffers.get(&(sample.pid as i32, group.to_owned()));
-                buffer.is_some_and(|buffer| buffer.contains(&sample.addr))
+                let buffer = running.buffers.get(&(sample.raw.pid as i32, group.to_owned()));
+                buffer.is_some_and(|buffer| buffer.contains(&sample.raw.addr))
             };
             if within(own) {
                 tally.own += 1;
                 hit.insert(sample.record);
                 let parity = running.parity.get(own);
-                tally.wrong_line += u64::from(parity.is_some_and(|parity| sample.addr / 64 % 2 != *parity));
+                tally.wrong_line += u64::from(parity.is_some_and(|parity| sample.raw.addr / 64 % 2 != *parity));
             } else {
                 tally.other += u64::from(running.buffers.keys().any(|(_, group)| group != own && within(group)));
             }
@@ -65,11 +65,11 @@ impl Tally {
 
 /// True if the access is to the data of the vdso.
 fn is_vvar(sample: &Sample) -> bool {
-    let maps = std::fs::read_to_string(format!("/proc/{}/maps", sample.pid)).unwrap_or_default();
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", sample.raw.pid)).unwrap_or_default();
     maps.lines().filter(|line| line.contains("[vvar")).any(|line| {
         let range = line.split(' ').next().and_then(|range| range.split_once('-'));
         let hex = |text| u64::from_str_radix(text, 16).unwrap_or(0);
-        range.is_some_and(|(start, end)| (hex(start)..hex(end)).contains(&sample.addr))
+        range.is_some_and(|(start, end)| (hex(start)..hex(end)).contains(&sample.raw.addr))
     })
 }
 
@@ -99,7 +99,7 @@ pub fn check(test: &str, running: &Running, whole_host: bool, least: f64) -> Opt
     }
     if !whole_host {
         // The kernel's data for the vdso has no page in a pagemap: those mappings are left out of it (VM_PFNMAP).
-        let without = got.samples.iter().filter(|sample| sample.phys == 0);
+        let without = got.samples.iter().filter(|sample| sample.raw.phys == 0);
         let clock = without.filter(|sample| is_vvar(sample)).count() as u64;
         let absent = recovered.absent_pages + recovered.unknown_pages;
         assert!(absent <= clock, "{test}: {absent} addresses without a page, {clock} of the vdso's data");
@@ -165,8 +165,8 @@ fn places(running: &Running, samples: &[Sample]) -> BTreeMap<(String, u32), BTre
     for thread in &running.threads {
         let pid = thread.pid as u32;
         let buffer = &running.buffers[&(thread.pid, thread.group.clone())];
-        for sample in samples.iter().filter(|sample| sample.pid == pid && buffer.contains(&sample.addr)) {
-            let page = (sample.addr & !(PAGE_SIZE - 1), sample.memory.unwrap().granule(PAGE_SIZE));
+        for sample in samples.iter().filter(|sample| sample.raw.pid == pid && buffer.contains(&sample.raw.addr)) {
+            let page = (sample.raw.addr & !(PAGE_SIZE - 1), sample.memory.unwrap().granule(PAGE_SIZE));
             places.entry((thread.group.clone(), pid)).or_default().insert(page);
         }
     }
@@ -204,7 +204,7 @@ fn processes_on_shared_memory_have_equal_places() {
         .values()
         .flatten()
         .filter_map(
-            |(_, memory)| if let MemoryId::Shared { dev, ino, .. } = memory { Some((*dev, *ino)) } else { None },
+            |(_, memory)| if let MemoryId::Shared { scope, ino, .. } = memory { Some((*scope, *ino)) } else { None },
         )
         .collect();
     assert_eq!(inodes.len(), 2, "one for each buffer");

@@ -104,15 +104,15 @@ impl Recording {
 
     /// Takes a memory access.
     pub fn access(&mut self, sample: &Sample) {
-        let count = match sample.access {
+        let count = match sample.raw.access {
             Access::Load => self.counts.entry("memory:load").or_default(),
             Access::Store => self.counts.entry("memory:store").or_default(),
             Access::Update => self.counts.entry("memory:load and store").or_default(),
-            Access::Unknown => self.samples.entry(sample.event).or_default(),
+            Access::Unknown => self.samples.entry(sample.raw.event).or_default(),
         };
         *count += 1;
-        self.see(sample.time);
-        self.names_thread(sample.tid, sample.pid, sample.comm.as_ref());
+        self.see(sample.raw.time);
+        self.names_thread(sample.raw.tid, sample.raw.pid, sample.comm.as_ref());
     }
 
     /// Takes the name of a process, that of its main thread.

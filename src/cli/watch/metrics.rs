@@ -1,18 +1,16 @@
 //! The figures of a watch, for Prometheus.
 
 use std::fmt::Write as _;
-use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::budget::own_cpu;
 use super::store::Totals;
 use crate::evidence::Interval;
+use crate::host::{proc, Roots};
 
 /// Resident bytes of this process, as far as procfs tells.
 fn resident() -> u64 {
-    let text = fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages: u64 = text.split_whitespace().nth(1).and_then(|pages| pages.parse().ok()).unwrap_or_default();
-    pages.saturating_mul(rustix::param::page_size() as u64)
+    proc::resident_pages(&Roots::default()).unwrap_or_default().saturating_mul(rustix::param::page_size() as u64)
 }
 
 /// The figures for Prometheus.

@@ -53,7 +53,7 @@ impl Sharing {
             }
             let file = other.names.get(page.object as usize).filter(|_| page.kind == Kind::Shared);
             let object = match (page.kind, file) {
-                (Kind::Shared, Some(&(dev, ino))) => self.file(dev, ino),
+                (Kind::Shared, Some(&(scope, ino))) => self.file(scope, ino),
                 (Kind::Shared, None) => u32::MAX,
                 _ => page.object,
             };

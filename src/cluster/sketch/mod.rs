@@ -6,7 +6,7 @@ use super::keys::{line_key, mix, place_key, repeat_key, touch_hash};
 use super::lines::{HotLines, Touched};
 use super::spans::{merged, Spans};
 use super::table::{Slot as _, Table};
-use crate::sample::{Access, Cost, MemoryId, Method, RawSample, Sample, LINE_SIZE, PAGE_SIZE};
+use crate::sample::{Access, Cost, MemoryId, MemoryScope, Method, RawSample, Sample, LINE_SIZE, PAGE_SIZE};
 use crate::tables::Tables;
 
 /// A page is hot, and is never dropped, if it has this part of all accesses or more.
@@ -119,8 +119,8 @@ pub struct Sharing {
     thread_limit: usize,
     /// If threads have several numbers: for each number the first one of its thread.
     owners: Vec<u32>,
-    objects: FxHashMap<(u64, u64), u32>,
-    names: Vec<(u64, u64)>,
+    objects: FxHashMap<(MemoryScope, u64), u32>,
+    names: Vec<(MemoryScope, u64)>,
     accesses: u64,
     stats: SketchStats,
     /// The keys of the samples that are being added.
@@ -225,15 +225,15 @@ impl Sharing {
             return;
         };
         // The address may be wrong, so it counts less.
-        if sample.method == Some(Method::Racy)
-            && mix(sample.record ^ sample.addr.rotate_left(32)).is_multiple_of(UNSURE)
+        if sample.raw.method == Some(Method::Racy)
+            && mix(sample.record ^ sample.raw.addr.rotate_left(32)).is_multiple_of(UNSURE)
         {
             return;
         }
         let line = line_of(memory);
-        let writes = matches!(sample.access, Access::Store | Access::Update);
+        let writes = matches!(sample.raw.access, Access::Store | Access::Update);
         // Several accesses of one event to one line are one access, which writes if any of them does.
-        let (again, written_again) = if sample.share < 1.0 {
+        let (again, written_again) = if sample.raw.share < 1.0 {
             self.before(thread, sample.record, (keys.page, line), writes)
         } else {
             (false, false)
@@ -242,7 +242,7 @@ impl Sharing {
         if !self.count_thread(thread, !again, new_write) {
             return;
         }
-        let when = self.when(sample.time);
+        let when = self.when(sample.raw.time);
         let page = keys.page;
         let at = self.pages.find(mix(page), |slot| slot.key == page);
         if self.pages.slots[at].is_empty() {
@@ -255,11 +255,11 @@ impl Sharing {
             self.pages.slots[at] = Page { key: page, number, object, kind, ..Page::default() };
             self.pages.len += 1;
         }
-        let hitm = sample.data_src.is_hitm();
+        let hitm = sample.raw.data_src.is_hitm();
         let slot = &mut self.pages.slots[at];
         slot.accesses = slot.accesses.saturating_add(u32::from(!again)).max(1);
         slot.hitm = slot.hitm.saturating_add(u32::from(hitm));
-        slot.latency = slot.latency.saturating_add(sample.latency.div_ceil(1024));
+        slot.latency = slot.latency.saturating_add(sample.raw.latency.div_ceil(1024));
 
         let found = self.touches.find(keys.touch, |slot| slot.page == page && slot.thread == thread);
         let touch = &mut self.touches.slots[found];
@@ -369,7 +369,7 @@ impl Sharing {
             self.stats.without_place += 1;
             return;
         }
-        self.count_thread(thread, true, matches!(sample.access, Access::Store | Access::Update));
+        self.count_thread(thread, true, matches!(sample.raw.access, Access::Store | Access::Update));
     }
 
     /// Returns false if there are too many threads.
@@ -450,21 +450,21 @@ impl Sharing {
         match memory {
             MemoryId::Private { space, .. } => (Kind::Private, space),
             MemoryId::Frame { .. } => (Kind::Frame, 0),
-            MemoryId::Shared { dev, ino, .. } => (Kind::Shared, self.file(dev, ino)),
+            MemoryId::Shared { scope, ino, .. } => (Kind::Shared, self.file(scope, ino)),
         }
     }
 
     /// The number of a file; [`u32::MAX`] if there are too many.
-    fn file(&mut self, dev: u64, ino: u64) -> u32 {
-        if let Some(&object) = self.objects.get(&(dev, ino)) {
+    fn file(&mut self, scope: MemoryScope, ino: u64) -> u32 {
+        if let Some(&object) = self.objects.get(&(scope, ino)) {
             return object;
         }
         if self.names.len() >= OBJECTS {
             return u32::MAX;
         }
         let object = self.names.len() as u32;
-        self.names.push((dev, ino));
-        self.objects.insert((dev, ino), object);
+        self.names.push((scope, ino));
+        self.objects.insert((scope, ino), object);
         object
     }
 
@@ -490,7 +490,7 @@ impl Sharing {
     pub(crate) fn measure(&self, tables: &mut Tables) {
         tables.set("pages of the sketch", self.pages.len, self.bytes());
         let objects = &self.objects;
-        tables.set_map::<((u64, u64), u32)>("files of the sketch", objects.len(), objects.capacity(), 0);
+        tables.set_map::<((MemoryScope, u64), u32)>("files of the sketch", objects.len(), objects.capacity(), 0);
     }
 }
 

@@ -129,7 +129,7 @@ impl Sharing {
             Kind::Shared => self
                 .names
                 .get(page.object as usize)
-                .map_or(page.key, |&(dev, ino)| mix(mix(ino) ^ dev.rotate_left(17)) ^ 2),
+                .map_or(page.key, |&(scope, ino)| mix(mix(ino) ^ scope.number().rotate_left(17)) ^ 2),
         };
         (object, page.number / LINE_SIZE, page.kind == Kind::Private)
     }
@@ -145,8 +145,8 @@ impl Sharing {
             Kind::Private => Some(MemoryId::Private { space: page.object, addr: number }),
             Kind::Frame => Some(MemoryId::Frame { phys: number }),
             Kind::Shared => {
-                let &(dev, ino) = self.names.get(page.object as usize)?;
-                Some(MemoryId::Shared { dev, ino, offset: number })
+                let &(scope, ino) = self.names.get(page.object as usize)?;
+                Some(MemoryId::Shared { scope, ino, offset: number })
             }
         }
     }

@@ -38,7 +38,7 @@ fn sketches_of_parts_add_up_to_that_of_the_whole() {
                 let access = if rng.below(3) == 0 { Access::Store } else { Access::Load };
                 let memory = match rng.below(2) {
                     0 => MemoryId::Private { space: 1, addr },
-                    _ => MemoryId::Shared { dev: 1, ino: 10 + addr % 3, offset: addr },
+                    _ => MemoryId::Shared { scope: MemoryScope::device(1, 0), ino: 10 + addr % 3, offset: addr },
                 };
                 Sample {
                     thread,
@@ -222,11 +222,11 @@ fn hot_pages_leave_room_for_others() {
 fn files_beyond_those_with_a_name_count_too() {
     let mut sharing = Sharing::new(8 << 20);
     for ino in 0..OBJECTS as u64 + 100 {
-        let memory = Some(MemoryId::Shared { dev: 1, ino, offset: 0x1000 });
+        let memory = Some(MemoryId::Shared { scope: MemoryScope::device(1, 0), ino, offset: 0x1000 });
         sharing.add(&Sample { memory, ..Sample::default() });
     }
     assert_eq!((sharing.names.len(), sharing.objects.len()), (OBJECTS, OBJECTS));
-    let file = |ino: u64| MemoryId::Shared { dev: 1, ino, offset: 0x1000 };
+    let file = |ino: u64| MemoryId::Shared { scope: MemoryScope::device(1, 0), ino, offset: 0x1000 };
     let kept = (1 << 32..1 << 33).map(file).find(|&memory| place_key(memory) < sharing.threshold).unwrap();
     sharing.add(&Sample { memory: Some(kept), ..Sample::default() });
     let page = sharing.page(place_key(kept)).unwrap();

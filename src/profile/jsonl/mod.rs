@@ -28,7 +28,7 @@ use serde::Deserialize;
 use super::meta::from_hex;
 use super::quick::{self, Quick};
 use super::recovered::{method, op};
-use crate::sample::{Comm, DataSource, MemoryId, RawSample, Sample, Source};
+use crate::sample::{Comm, DataSource, MemoryId, MemoryScope, RawSample, Sample, Source};
 
 pub use blocks::Blocks;
 pub(crate) use blocks::{parse_block, Parsed};
@@ -308,7 +308,8 @@ fn parse(bytes: &[u8], cgroup: &mut Option<Vec<u8>>, missing: &mut Missing) -> R
     let data_src = DataSource(address(&fields.data_src, "data_src")?);
     let memory = match fields.memory.as_deref() {
         Some("shared") => {
-            Some(MemoryId::Shared { dev: plain(fields.dev), ino: plain(fields.ino), offset: plain(fields.offset) })
+            let scope = MemoryScope::from_number(plain(fields.dev));
+            Some(MemoryId::Shared { scope, ino: plain(fields.ino), offset: plain(fields.offset) })
         }
         Some("private") => Some(MemoryId::Private { space: plain(fields.space) as u32, addr }),
         Some("frame") => Some(MemoryId::Frame { phys }),

@@ -73,7 +73,7 @@ fn a_line_says_its_event_and_no_cpu_that_nobody_knows() {
         "escapes are left to a parser"
     );
     let (lines, _) = read(&out);
-    let cpus: Vec<u32> = lines.iter().map(|line| line.sample.cpu).collect();
+    let cpus: Vec<u32> = lines.iter().map(|line| line.sample.raw.cpu).collect();
     assert_eq!(cpus, [3, RawSample::NO_CPU, RawSample::NO_CPU, 0]);
 }
 
@@ -103,7 +103,7 @@ fn foreign_lines_work_and_what_they_lack_is_counted() {
     let (lines, reader) = read(text);
     assert_eq!(lines.len(), 2);
     assert_eq!(lines[0].sample.memory, Some(MemoryId::Frame { phys: 0x1240 }));
-    assert_eq!((lines[0].sample.time, lines[0].sample.hint, lines[0].has_thread), (5_000_001_000, Some(3), false));
+    assert_eq!((lines[0].sample.raw.time, lines[0].sample.hint, lines[0].has_thread), (5_000_001_000, Some(3), false));
     assert_eq!(lines[1].sample.memory, Some(MemoryId::Private { space: 12, addr: 0x10 }));
     assert_eq!((reader.counts.lines, reader.counts.unreadable), (3, 1));
     let Missing { memory, op, weight, cgroup, thread, page_size } = reader.counts.missing;
@@ -123,7 +123,7 @@ proptest! {
             0 => None,
             1 => Some(MemoryId::Frame { phys: words.1 }),
             2 => Some(MemoryId::Private { space: ids.3, addr: words.0 }),
-            _ => Some(MemoryId::Shared { dev: words.1, ino: words.2, offset: words.3 }),
+            _ => Some(MemoryId::Shared { scope: MemoryScope::from_number(words.1), ino: words.2, offset: words.3 }),
         };
         let sample = Sample { raw: RawSample { time: words.2, pid: ids.0, tid: ids.1, cpu: ids.2, addr: words.0, phys: words.1, ip: words.3, latency, data_src: DataSource(words.3), page_size: words.2, period: words.1, share: 1.0 / f32::from(accesses), access: [Access::Unknown, Access::Load, Access::Store, Access::Update][op], method: Method::ALL.get(method).copied(), size: accesses.into(), ..RawSample::default() }, thread: ids.3, record: u64::from(ids.0).max(1), comm: comm.as_deref().map(Comm::new), memory, hint: hint.map(|hint| u64::from(hint / 16)), ..Sample::default() };
         let out = written(&sample, cgroup.as_deref(), Source::Timer);
@@ -151,7 +151,7 @@ proptest! {
             0 => None,
             1 => Some(MemoryId::Frame { phys: words.1 }),
             2 => Some(MemoryId::Private { space: 3, addr: words.0 }),
-            _ => Some(MemoryId::Shared { dev: 1, ino: words.1, offset: 5 }),
+            _ => Some(MemoryId::Shared { scope: MemoryScope::device(1, 0), ino: words.1, offset: 5 }),
         };
         let sample = Sample { raw: RawSample { time: words.0, addr: words.0, phys: words.1, size: 8, share: 0.5, method: Some(Method::Emulated), ..RawSample::default() }, comm: Some(Comm::new(b"web")), record: 1, memory, hint: Some(0), ..Sample::default() };
         let mut line = written(&sample, Some(b"/a b"), Source::Timer);

@@ -64,6 +64,7 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// Those of the writer.
     pub fn write(&mut self, sample: &Sample, cgroup: Option<&[u8]>, code: Option<&[u8]>) -> io::Result<()> {
+        let raw = &sample.raw;
         let line = &mut self.buffer;
         match sample.comm {
             Some(comm) => {
@@ -78,17 +79,17 @@ impl<W: Write> Writer<W> {
             }
             None => line.extend_from_slice(b"{\"comm\":null"),
         }
-        number(line, ",\"pid\":", sample.pid.into());
-        number(line, ",\"tid\":", sample.tid.into());
-        if sample.cpu != RawSample::NO_CPU {
-            number(line, ",\"cpu\":", sample.cpu.into());
+        number(line, ",\"pid\":", raw.pid.into());
+        number(line, ",\"tid\":", raw.tid.into());
+        if raw.cpu != RawSample::NO_CPU {
+            number(line, ",\"cpu\":", raw.cpu.into());
         }
-        number(line, ",\"time\":\"", sample.time / 1_000_000_000);
-        decimals(line, sample.time % 1_000_000_000);
-        hex(line, "\",\"ip\":\"", sample.ip);
-        hex(line, "\",\"addr\":\"", sample.addr);
-        hex(line, "\",\"phys_addr\":\"", sample.phys);
-        number(line, "\",\"data_page_size\":", sample.page_size);
+        number(line, ",\"time\":\"", raw.time / 1_000_000_000);
+        decimals(line, raw.time % 1_000_000_000);
+        hex(line, "\",\"ip\":\"", raw.ip);
+        hex(line, "\",\"addr\":\"", raw.addr);
+        hex(line, "\",\"phys_addr\":\"", raw.phys);
+        number(line, "\",\"data_page_size\":", raw.page_size);
         if let Some(path) = cgroup {
             if self.cgroup.0 != path || self.cgroup.1.is_empty() {
                 self.cgroup.0 = path.to_vec();
@@ -101,23 +102,23 @@ impl<W: Write> Writer<W> {
         if sample.hint == Some(0) {
             line.extend_from_slice(b",\"hinted\":true");
         }
-        text(line, ",\"op\":\"", op_name(sample.access));
-        number(line, "\",\"weight\":", sample.latency.into());
-        hex(line, ",\"data_src\":\"", sample.data_src.0);
-        number(line, "\",\"period\":", sample.period);
+        text(line, ",\"op\":\"", op_name(raw.access));
+        number(line, "\",\"weight\":", raw.latency.into());
+        hex(line, ",\"data_src\":\"", raw.data_src.0);
+        number(line, "\",\"period\":", raw.period);
         text(line, ",\"source\":\"", self.source.name());
         line.push(b'"');
-        line.extend_from_slice(self.events.get(usize::from(sample.event)).map_or(&[][..], |event| event));
+        line.extend_from_slice(self.events.get(usize::from(raw.event)).map_or(&[][..], |event| event));
         number(line, ",\"thread\":", sample.thread.into());
         number(line, ",\"record\":", sample.record);
-        let accesses = (1.0 / f64::from(sample.share)).round();
+        let accesses = (1.0 / f64::from(raw.share)).round();
         if accesses > 1.0 {
             number(line, ",\"accesses\":", accesses as u64);
         }
-        if sample.size > 0 {
-            number(line, ",\"size\":", sample.size.into());
+        if raw.size > 0 {
+            number(line, ",\"size\":", raw.size.into());
         }
-        if let Some(method) = sample.method {
+        if let Some(method) = raw.method {
             text(line, ",\"method\":\"", method.name());
             line.push(b'"');
         }
@@ -125,8 +126,8 @@ impl<W: Write> Writer<W> {
             None => line.extend_from_slice(b",\"memory\":\"none\""),
             Some(MemoryId::Frame { .. }) => line.extend_from_slice(b",\"memory\":\"frame\""),
             Some(MemoryId::Private { space, .. }) => number(line, ",\"memory\":\"private\",\"space\":", space.into()),
-            Some(MemoryId::Shared { dev, ino, offset }) => {
-                number(line, ",\"memory\":\"shared\",\"dev\":", dev);
+            Some(MemoryId::Shared { scope, ino, offset }) => {
+                number(line, ",\"memory\":\"shared\",\"dev\":", scope.number());
                 number(line, ",\"ino\":", ino);
                 number(line, ",\"offset\":", offset);
             }

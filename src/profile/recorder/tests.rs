@@ -10,7 +10,7 @@ use super::super::code_files::MAX_PATH_BYTES;
 use super::*;
 use crate::profile::Profile;
 use crate::sample::SideBand;
-use crate::sample::{Comm, MemoryId, Sample};
+use crate::sample::{Comm, MemoryId, MemoryScope, Sample};
 use crate::sampler::attr::{sampling, side_band, EventSpec, Features, Scope};
 use crate::session::{Outcome, Session, Sink};
 use scxprof_perf::encode::encode;
@@ -157,7 +157,7 @@ struct Collected(Vec<(u64, Option<Comm>, Option<MemoryId>)>);
 
 impl Sink for Collected {
     fn sample(&mut self, sample: &Sample, _: &mut Cgroups) {
-        self.0.push((sample.time, sample.comm, sample.memory));
+        self.0.push((sample.raw.time, sample.comm, sample.memory));
     }
 }
 
@@ -213,7 +213,7 @@ fn what_was_lost_is_recorded_again() {
     let mut profile = Profile::open(dir.path()).unwrap();
     let mut seen = Collected::default();
     replay(&mut profile, &mut seen);
-    let shared = |ino| Some(MemoryId::Shared { dev: libc::makedev(8, 1), ino, offset: 0 });
+    let shared = |ino| Some(MemoryId::Shared { scope: MemoryScope::device(libc::makedev(8, 1), 0), ino, offset: 0 });
     assert_eq!(seen.0, [(first, Some("web".into()), shared(9)), (last, Some("renamed".into()), shared(10))]);
 
     // A reader gets what the session got.

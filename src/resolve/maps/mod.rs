@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::identity::{is_unknown, Identities, Shown};
+use super::identity::{Identities, Shown};
 use super::mapping::Mapping;
 use super::table::Table;
 use super::threads::is_named;
@@ -306,8 +306,8 @@ impl Maps {
             *used = self.clock;
             check.places = check.places.saturating_add(1);
             match (table.shared(addr), *space) {
-                (Some(mapping), _) if mapping.ino != 0 && !is_unknown(mapping.numbering) => {
-                    *memory = Some(shared_place(mapping, addr));
+                (Some(mapping), _) if mapping.ino != 0 && mapping.scope.is_some() => {
+                    *memory = shared_place(mapping, addr);
                     return;
                 }
                 (None, Some(space)) => {
@@ -328,8 +328,8 @@ impl Maps {
         }
         let process = self.processes.get_mut(&pid)?;
         if let Some(mapping) = process.table.as_ref().and_then(|table| table.shared(addr)) {
-            if !is_unknown(mapping.numbering) {
-                return Some(shared_place(mapping, addr));
+            if let Some(memory) = shared_place(mapping, addr) {
+                return Some(memory);
             }
             if phys != 0 {
                 return Some(MemoryId::Frame { phys });
@@ -453,7 +453,7 @@ impl Maps {
                 Some(found) if found.is_shared() && !found.lacks_inode() && offset_at(found) == offset_at(mapping) => {
                     mapping.dev = found.dev;
                     mapping.ino = found.ino;
-                    mapping.numbering = found.numbering;
+                    mapping.scope = found.scope;
                 }
                 _ => {
                     counts.without_inode += 1;
@@ -507,9 +507,10 @@ impl Maps {
     }
 }
 
-fn shared_place(mapping: &Mapping, addr: u64) -> MemoryId {
+/// The memory at an address of a shared mapping; `None` if its inode number does not identify it.
+fn shared_place(mapping: &Mapping, addr: u64) -> Option<MemoryId> {
     let offset = mapping.pgoff.wrapping_add(addr.wrapping_sub(mapping.start));
-    MemoryId::Shared { dev: mapping.numbering, ino: mapping.ino, offset }
+    Some(MemoryId::Shared { scope: mapping.scope?, ino: mapping.ino, offset })
 }
 
 /// Completes the identity of a shared mapping.
@@ -517,7 +518,7 @@ fn identify(identities: &mut Identities, pid: u32, ipc: Option<u32>, mapping: &m
     if mapping.is_shared() && mapping.build_id.is_none() {
         let Mapping { start, dev, ino, generation, ref path, .. } = *mapping;
         let shown = Shown { start, end: mapping.end(), dev, ino, generation, path };
-        mapping.numbering = identities.numbering(pid, ipc, shown);
+        mapping.scope = identities.scope(pid, ipc, shown);
     }
 }
 

@@ -8,7 +8,7 @@ use std::process::Stdio;
 
 use super::super::mapping::parse_line;
 use super::*;
-use crate::sample::Comm;
+use crate::sample::{Comm, MemoryScope};
 use scxprof_perf::buildid::BuildId;
 
 impl Maps {
@@ -39,7 +39,7 @@ fn line(text: &str) -> Mapping {
 }
 
 fn shared(ino: u64, offset: u64) -> MemoryId {
-    MemoryId::Shared { dev: libc::makedev(0, 1), ino, offset }
+    MemoryId::Shared { scope: MemoryScope::device(libc::makedev(0, 1), 0), ino, offset }
 }
 
 #[test]
@@ -285,7 +285,15 @@ fn segment_0_is_shared_within_its_ipc_namespace_only() {
     assert_eq!(maps.memory(21, 0x1010, 0x9010), Some(MemoryId::Frame { phys: 0x9010 }));
     assert!(matches!(maps.memory(22, 0x1010, 0), Some(MemoryId::Private { .. })));
     // Threads of a namespace in its build-id form have no inode at all.
-    maps.mmap(20, &Mapping { dev: 0, ino: 0, numbering: 0, ..line("5000-6000 rw-s 00000000 00:01 0 /SYSV00000000") });
+    maps.mmap(
+        20,
+        &Mapping {
+            dev: 0,
+            ino: 0,
+            scope: Some(MemoryScope::device(0, 0)),
+            ..line("5000-6000 rw-s 00000000 00:01 0 /SYSV00000000")
+        },
+    );
     assert!(matches!(maps.memory(20, 0x5000, 0), Some(MemoryId::Private { .. })));
 }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use super::Named;
-use crate::host::{number, open, proc, read, Roots};
+use crate::host::{number, open, proc, Roots};
 
 /// Longer names are truncated.
 const MAX_LINE: u64 = 4096;
@@ -27,8 +27,7 @@ pub(super) fn names(
     let file = match std::fs::metadata(&process) {
         // In a container the process has another pid, and another /tmp.
         Ok(running) if is_live => {
-            let status = read(&process.join("status")).unwrap_or_default();
-            let inner = own_pid(&status).unwrap_or(pid);
+            let inner = own_pid(&process).unwrap_or(pid);
             let file = open::regular_itself_inside(&process.join("root"), Path::new(&format!("tmp/perf-{inner}.map")));
             // Any user can create a file there.
             let is_own = |file: &File| file.metadata().is_ok_and(|file| [0, running.uid()].contains(&file.uid()));
@@ -46,8 +45,9 @@ pub(super) fn names(
 }
 
 /// The last of the pids in `NSpid:` is the process's own (proc_pid_status(5)).
-fn own_pid(status: &[u8]) -> Option<u32> {
-    let last = proc::field(status, "NSpid")?.split(u8::is_ascii_whitespace).rfind(|word| !word.is_empty())?;
+fn own_pid(process: &Path) -> Option<u32> {
+    let pids = proc::status(process, "NSpid")?;
+    let last = pids.split(u8::is_ascii_whitespace).rfind(|word| !word.is_empty())?;
     u32::try_from(number(last, 10)?).ok()
 }
 

@@ -4,6 +4,7 @@ use std::os::unix::fs::MetadataExt;
 
 use super::*;
 use crate::resolve::Mapping;
+use crate::sample::MemoryScope;
 
 /// A host of files under a directory, with the test's own program at `/bin/prog` and one process that maps it.
 struct Host {
@@ -121,7 +122,7 @@ fn a_build_id_finds_the_file_of_a_process_that_is_gone() {
             dev: 0,
             ino: 0,
             generation: 0,
-            numbering: 0,
+            scope: Some(MemoryScope::device(0, 0)),
             build_id: Some(id),
             path: Arc::from(&b"/bin/prog"[..]),
         };
@@ -252,7 +253,7 @@ fn what_is_mapped_anew_is_found_anew() {
         dev: 1,
         ino: path.len() as u64,
         generation: 0,
-        numbering: 0,
+        scope: Some(MemoryScope::device(0, 0)),
         build_id: None,
         path: path.into(),
     };
@@ -373,7 +374,7 @@ fn paths_of_code_are_bounded_in_bytes() {
             dev: 1,
             ino: number,
             generation: 0,
-            numbering: 0,
+            scope: Some(MemoryScope::device(0, 0)),
             build_id: None,
             path: format!("/{number:05}{}", "x".repeat(3994)).into_bytes().into(),
         };

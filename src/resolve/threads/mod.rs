@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, VecDeque};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::host::tasks::{read_comm, TaskSeen};
-use crate::host::Roots;
+use crate::host::tasks::TaskSeen;
+use crate::host::{proc, Roots};
 use crate::sample::{Comm, ThreadIndex};
 use crate::tables::Tables;
 
@@ -211,7 +211,7 @@ impl Threads {
             return;
         }
         let Some(roots) = &self.roots else { return };
-        if let Some(comm) = read_comm(&roots.proc.join(format!("{pid}/task/{tid}/comm"))) {
+        if let Some(comm) = proc::comm(&roots.proc.join(format!("{pid}/task/{tid}"))) {
             self.insert(pid, tid, comm);
             if self.get(pid, tid).is_some() {
                 return;

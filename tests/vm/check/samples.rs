@@ -34,8 +34,8 @@ struct Collect<'a> {
 
 impl Sink for Collect<'_> {
     fn sample(&mut self, sample: &Sample, cgroups: &mut Cgroups) {
-        self.seen.set(self.seen.get() + usize::from(self.members.contains_key(&sample.tid)));
-        self.samples.push((*sample, cgroups.path(sample.cgroup).map(|path| path.to_vec())));
+        self.seen.set(self.seen.get() + usize::from(self.members.contains_key(&sample.raw.tid)));
+        self.samples.push((*sample, cgroups.path(sample.raw.cgroup).map(|path| path.to_vec())));
     }
 }
 
@@ -162,28 +162,28 @@ fn same(
         sent.into_iter().filter(|(_, sent)| is_expected(wanted, members, sent)).collect();
     let count = expected.len();
     ensure!(count >= ENOUGH, "only {count} samples were sent, {loss:?}", loss = outcome.loss);
-    for (sample, path) in samples.iter().filter(|(sample, _)| members.contains_key(&sample.tid)) {
-        let Some(sent) = expected.remove(&(sample.cpu, sample.time)) else {
+    for (sample, path) in samples.iter().filter(|(sample, _)| members.contains_key(&sample.raw.tid)) {
+        let Some(sent) = expected.remove(&(sample.raw.cpu, sample.raw.time)) else {
             bail!("never sent, or twice: {sample:?}");
         };
         let got = Sent {
-            time: sample.time,
-            cpu: sample.cpu,
-            pid: sample.pid,
-            tid: sample.tid,
-            user: sample.mode == CpuMode::User,
-            ip: sample.ip,
-            addr: sample.addr,
-            phys: sample.phys,
-            page_size: sample.page_size,
-            cgroup: sample.cgroup,
-            period: sample.period,
-            latency: sample.latency.into(),
-            data_src: sample.data_src.0,
+            time: sample.raw.time,
+            cpu: sample.raw.cpu,
+            pid: sample.raw.pid,
+            tid: sample.raw.tid,
+            user: sample.raw.mode == CpuMode::User,
+            ip: sample.raw.ip,
+            addr: sample.raw.addr,
+            phys: sample.raw.phys,
+            page_size: sample.raw.page_size,
+            cgroup: sample.raw.cgroup,
+            period: sample.raw.period,
+            latency: sample.raw.latency.into(),
+            data_src: sample.raw.data_src.0,
             comm: sample.comm.map(|comm| comm.as_bytes().to_vec()).unwrap_or_default(),
         };
         ensure!(got == sent, "got {got:?}, sent was {sent:?}");
-        ensure!(path.is_some(), "no path of cgroup {}", sample.cgroup);
+        ensure!(path.is_some(), "no path of cgroup {}", sample.raw.cgroup);
     }
     let loss = outcome.loss;
     ensure!(
@@ -203,26 +203,26 @@ fn plausible(wanted: &Wanted, members: &BTreeMap<u32, Member>, samples: &[(Sampl
     let (mut loads, mut stores, mut hitm, mut slow, mut huge) = (0, 0, 0, 0, 0);
     let mut by_thread: BTreeMap<u32, usize> = BTreeMap::new();
     for (sample, _) in samples {
-        let Some(member) = members.get(&sample.tid) else { continue };
-        if sample.mode == CpuMode::Kernel {
+        let Some(member) = members.get(&sample.raw.tid) else { continue };
+        if sample.raw.mode == CpuMode::Kernel {
             continue;
         }
-        *by_thread.entry(sample.tid).or_default() += 1;
-        ensure!((member.start..member.end).contains(&sample.addr), "{} has no {:#x}", member.name, sample.addr);
+        *by_thread.entry(sample.raw.tid).or_default() += 1;
+        ensure!((member.start..member.end).contains(&sample.raw.addr), "{} has no {:#x}", member.name, sample.raw.addr);
         ensure!(sample.comm.is_some_and(|comm| comm.as_bytes() == member.name.as_bytes()), "{sample:?}");
-        ensure!(sample.cgroup == cgroup, "cgroup {} in place of {cgroup}", sample.cgroup);
-        ensure!(sample.phys != 0 && (sample.phys ^ sample.addr) % PAGE_SIZE == 0, "phys of {sample:?}");
+        ensure!(sample.raw.cgroup == cgroup, "cgroup {} in place of {cgroup}", sample.raw.cgroup);
+        ensure!(sample.raw.phys != 0 && (sample.raw.phys ^ sample.raw.addr) % PAGE_SIZE == 0, "phys of {sample:?}");
         if member.group == "B" {
-            ensure!(sample.page_size == PAGE_SIZE, "a page of {} bytes", sample.page_size);
-            let page = (sample.addr - member.start) / PAGE_SIZE;
-            let frame = sample.phys / PAGE_SIZE;
+            ensure!(sample.raw.page_size == PAGE_SIZE, "a page of {} bytes", sample.raw.page_size);
+            let page = (sample.raw.addr - member.start) / PAGE_SIZE;
+            let frame = sample.raw.phys / PAGE_SIZE;
             pages.entry(&member.name).or_default().insert(page, frame);
         }
-        huge += usize::from(sample.page_size == HUGE);
-        loads += usize::from(sample.data_src.0 & 2 != 0);
-        stores += usize::from(sample.data_src.0 & 4 != 0);
-        hitm += usize::from(sample.data_src.is_hitm());
-        slow += usize::from(sample.latency > 100);
+        huge += usize::from(sample.raw.page_size == HUGE);
+        loads += usize::from(sample.raw.data_src.0 & 2 != 0);
+        stores += usize::from(sample.raw.data_src.0 & 4 != 0);
+        hitm += usize::from(sample.raw.data_src.is_hitm());
+        slow += usize::from(sample.raw.latency > 100);
     }
     ensure!(by_thread.len() == members.len(), "samples of {} threads only", by_thread.len());
     let mut sides = pages.into_values();

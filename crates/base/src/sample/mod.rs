@@ -3,12 +3,12 @@
 pub mod batch;
 mod counts;
 mod data_source;
+mod memory;
 pub mod places;
 pub mod sched;
 
 use std::fmt;
 use std::num::NonZeroU32;
-use std::ops::{Deref, DerefMut};
 use std::str::FromStr;
 
 use thiserror::Error;
@@ -18,13 +18,7 @@ use crate::escape;
 pub use batch::{FileId, SideBand, TimedSideBand};
 pub use counts::sentences;
 pub use data_source::{Cost, DataSource};
-
-/// Bytes of a cache line on every machine that scxprof samples.
-pub const LINE_SIZE: u64 = 64;
-/// Stands in [`MemoryId::Shared`] for a device where two threads wake each other: the inode is the number of the pair.
-pub const WAKEUPS_DEV: u64 = 1 << 53;
-/// The page size by which private memory is identified; larger pages are divided into pieces of this size.
-pub const PAGE_SIZE: u64 = 4096;
+pub use memory::{MemoryId, MemoryScope, LINE_SIZE, PAGE_SIZE};
 
 /// A thread's name as in the kernel: up to 15 bytes, any value but NUL (`TASK_COMM_LEN` in linux/sched.h is 16).
 ///
@@ -277,61 +271,6 @@ impl Method {
     }
 }
 
-/// The identity of a byte of memory, independent of the source and of where it is mapped.
-///
-/// Shared memory is identified by the mapped object; private memory by its address space, so that copy-on-write pages of forks,
-/// the zero page, KSM pages and the text of a library never join threads. A frame identifies shared memory of which nothing
-/// else is known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum MemoryId {
-    /// A byte of a file or of shared memory that is mapped `MAP_SHARED`.
-    Shared {
-        /// The scope of its inode number: `st_dev` of the file, as `makedev` packs it; for SysV shared memory 1 << 52 and the
-        /// inode of its IPC namespace. From bit 32 on, how often the number was reused by another file.
-        dev: u64,
-        /// Its inode number.
-        ino: u64,
-        /// Offset from its beginning in bytes.
-        offset: u64,
-    },
-    /// A byte of physical memory.
-    Frame {
-        /// Its physical address.
-        phys: u64,
-    },
-    /// A byte of private memory.
-    Private {
-        /// The address space, numbered by the session: each exec and each fork begins a new one.
-        space: u32,
-        /// The virtual address in it.
-        addr: u64,
-    },
-}
-
-impl MemoryId {
-    /// The granule of `size` bytes (a power of two, such as [`LINE_SIZE`] or [`PAGE_SIZE`]) that contains the byte.
-    #[must_use]
-    pub fn granule(self, size: u64) -> Self {
-        let mask = !(size - 1);
-        match self {
-            Self::Shared { dev, ino, offset } => Self::Shared { dev, ino, offset: offset & mask },
-            Self::Frame { phys } => Self::Frame { phys: phys & mask },
-            Self::Private { space, addr } => Self::Private { space, addr: addr & mask },
-        }
-    }
-
-    /// The byte that lies so many behind it.
-    #[must_use]
-    pub fn byte(self, number: u32) -> Self {
-        let number = u64::from(number);
-        match self {
-            Self::Shared { dev, ino, offset } => Self::Shared { dev, ino, offset: offset.wrapping_add(number) },
-            Self::Frame { phys } => Self::Frame { phys: phys.wrapping_add(number) },
-            Self::Private { space, addr } => Self::Private { space, addr: addr.wrapping_add(number) },
-        }
-    }
-}
-
 /// A code address, the same in every process that maps the same file. `resolve::Modules` of scxprof makes and names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CodeAddr {
@@ -422,7 +361,7 @@ impl Default for RawSample {
 /// One access, with the names that the session added.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Sample {
-    /// The access; its fields can be read as if they were the sample's own.
+    /// The access.
     pub raw: RawSample,
     /// The session's number of the event; accesses of one event have the same number.
     pub record: u64,
@@ -446,8 +385,8 @@ impl Sample {
     pub fn cost(&self) -> Cost {
         /// Longer latencies are caused by an interrupt or a page fault rather than by a cache.
         const LIMIT: u32 = 2000;
-        match self.data_src.cost() {
-            Cost::Miss { .. } if self.latency > 0 => Cost::Miss { cycles: self.latency.min(LIMIT) },
+        match self.raw.data_src.cost() {
+            Cost::Miss { .. } if self.raw.latency > 0 => Cost::Miss { cycles: self.raw.latency.min(LIMIT) },
             cost => cost,
         }
     }
@@ -458,20 +397,6 @@ impl From<RawSample> for Sample {
     #[inline]
     fn from(raw: RawSample) -> Self {
         Self { raw, record: 0, thread: 0, comm: None, memory: None, code: None, hint: None, stack: None }
-    }
-}
-
-impl Deref for Sample {
-    type Target = RawSample;
-
-    fn deref(&self) -> &RawSample {
-        &self.raw
-    }
-}
-
-impl DerefMut for Sample {
-    fn deref_mut(&mut self) -> &mut RawSample {
-        &mut self.raw
     }
 }
 
@@ -492,12 +417,5 @@ mod tests {
         assert_eq!(Comm::new(b"a\xff\x1b[m").to_string(), "a\\xff\\x1b[m");
         assert_eq!(Comm::new(b"caf\xc3").utf8_prefix(), "caf");
         assert_eq!(Comm::new("café".as_bytes()).utf8_prefix(), "café");
-    }
-
-    #[test]
-    fn granules_align_what_they_identify() {
-        let memory = MemoryId::Private { space: 3, addr: 0x1fff };
-        assert_eq!(memory.granule(LINE_SIZE), MemoryId::Private { space: 3, addr: 0x1fc0 });
-        assert_eq!(memory.granule(PAGE_SIZE), MemoryId::Private { space: 3, addr: 0x1000 });
     }
 }

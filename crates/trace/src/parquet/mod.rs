@@ -190,7 +190,9 @@ impl<'a, W: Write + Send> ToTables<'a, W> {
         };
         let (memory, offset) = match memory {
             None => (String::new(), Cell::Null),
-            Some(MemoryId::Shared { dev, ino, offset }) => (format!("shared {dev:x}:{ino}"), Cell::bits(offset)),
+            Some(MemoryId::Shared { scope, ino, offset }) => {
+                (format!("shared {:x}:{ino}", scope.number()), Cell::bits(offset))
+            }
             Some(MemoryId::Frame { phys }) => ("physical".to_owned(), Cell::bits(phys)),
             Some(MemoryId::Private { space, addr }) => (format!("private {space}"), Cell::bits(addr)),
         };
