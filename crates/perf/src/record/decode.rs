@@ -102,6 +102,7 @@ impl<'a> Cursor<'a> {
 ///
 /// # Errors
 /// [`Malformed`] if the header or a field contradicts the number of bytes.
+#[inline]
 pub fn decode<'a>(bytes: &'a [u8], layout: &Layout) -> Result<(Header, Record<'a>, SampleId), Malformed> {
     let (header, body) = split(bytes)?;
     let mut cursor = Cursor { bytes: body, kind: header.kind };
@@ -150,6 +151,7 @@ pub fn decode_sample<'a>(bytes: &'a [u8], layout: &Layout) -> Result<Option<(Hea
 }
 
 /// The fields in the order of `perf_output_sample()` (kernel/events/core.c).
+#[inline]
 fn sample<'a>(cursor: &mut Cursor<'a>, layout: &Layout, sample: &mut SampleRecord<'a>) -> Result<(), Malformed> {
     use sample_type as t;
     let has = |bit: u64| layout.sample_type & bit != 0;

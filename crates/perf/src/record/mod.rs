@@ -95,6 +95,7 @@ pub struct Layout {
 impl Layout {
     /// Bytes of the [`SampleId`] at the end of each record other than a sample.
     #[must_use]
+    #[inline]
     pub fn trailer_size(&self) -> usize {
         use sample_type as t;
         if !self.sample_id_all {
@@ -136,6 +137,7 @@ pub struct Header {
 impl Header {
     /// Reads the header at the beginning of `bytes`; `None` if there are not enough of them.
     #[must_use]
+    #[inline]
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let (kind, rest) = bytes.split_first_chunk::<4>()?;
         let (misc, rest) = rest.split_first_chunk::<2>()?;
@@ -145,12 +147,14 @@ impl Header {
 
     /// True if the kernel can write this size: records are 8-aligned and contain their header.
     #[must_use]
+    #[inline]
     pub fn is_sane(&self) -> bool {
         usize::from(self.size) >= HEADER_SIZE && self.size.is_multiple_of(8)
     }
 
     /// The cpumode bits as a [`CpuMode`](scxprof_base::sample::CpuMode).
     #[must_use]
+    #[inline]
     pub fn cpu_mode(&self) -> scxprof_base::sample::CpuMode {
         use scxprof_base::sample::CpuMode;
         match self.misc & MISC_CPUMODE {
