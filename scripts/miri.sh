@@ -20,6 +20,8 @@ export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/miri-build"
 miri() { cargo +nightly miri test --locked --no-default-features --lib "$@"; }
 if [ ${#filters[@]} -eq 0 ]; then
     miri -p scxprof-base -p scxprof-elf
-    filters=(sampler::record cluster::linkage cluster::misses cluster::quality)
+    miri -p scxprof-perf -- record
+    miri -p scxprof -- cluster::linkage cluster::misses cluster::quality
+else
+    miri -p "${PACKAGE:-scxprof}" -- "${filters[@]}"
 fi
-miri -p "${PACKAGE:-scxprof}" -- "${filters[@]}"

@@ -86,8 +86,9 @@ mapfile -t crashed < <(awk '
 times=$(awk '
     function line(indent, seconds, name) { text = text sprintf("%6.0f  %s%s\n", seconds, indent, name) }
     /^==> / { text = "" }
-    /^ +Running / { binary = $2 == "unittests" ? $3 : $2 }
-    /^ +Doc-tests / { binary = "documentation" }
+    # "Running unittests src/lib.rs (target/debug/deps/scxprof_base-0123)": each crate has a src/lib.rs.
+    /^ +Running / { binary = $NF; gsub(/.*\/|-[0-9a-f]+\)$/, "", binary) }
+    /^ +Doc-tests / { binary = "documentation of " $2 }
     /^test result: .* finished in / { seconds = $NF; sub(/s$/, "", seconds); line("  ", seconds, binary) }
     /^vm .*: ended after / { seconds = $(NF - 1); sub(/^vm /, ""); sub(/:.*/, ""); line("  ", seconds, $0) }
     /^<== / {
