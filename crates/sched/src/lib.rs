@@ -10,6 +10,8 @@
 pub mod dsqs;
 mod durations;
 mod facts;
+#[cfg(test)]
+mod made;
 pub mod report;
 mod stats;
 mod threads;

@@ -1,28 +1,8 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::made::{event, on, switch, task, waking};
 use crate::{report, Stats};
-
-fn task(tid: u32) -> SchedTask {
-    SchedTask { tid, prio: 120, comm: Comm::from(format!("t{tid}").as_str()) }
-}
-
-/// On CPU 0, by the thread `tid` of the process 100.
-fn event(time: u64, tid: u32, what: SchedWhat) -> SchedEvent {
-    SchedEvent { time, cpu: 0, pid: if tid == 0 { 0 } else { 100 }, tid, cgroup: 7, what }
-}
-
-fn switch(time: u64, prev: u32, state: TaskState, next: u32) -> SchedEvent {
-    event(time, prev, SchedWhat::Switch { prev: task(prev), state, next: task(next) })
-}
-
-fn waking(time: u64, waker: u32, wakee: u32) -> SchedEvent {
-    event(time, waker, SchedWhat::Waking { task: task(wakee), target_cpu: 0, by: WakenBy::Thread })
-}
-
-fn on(cpu: u32, event: SchedEvent) -> SchedEvent {
-    SchedEvent { cpu, ..event }
-}
 
 /// Collects facts.
 #[derive(Default)]
