@@ -89,6 +89,3 @@ mod timeline;
 pub use scxprof_base::sample;
 pub use session::{Error, ErrorKind, Session};
 pub use {scxprof_sched as sched, scxprof_trace as trace};
-
-use scxprof_base::{cache, columns, escape, tables};
-use {scxprof_elf as elf, scxprof_recover as recover};

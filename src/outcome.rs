@@ -10,8 +10,8 @@ use serde::Serialize;
 use crate::hint::HintCounts;
 use crate::resolve::{AddressSpaces, Modules, Stacks, UnwindCounts};
 use crate::sampler::loss::Loss;
-use crate::tables::Tables;
 use crate::timeline::Timeline;
+use scxprof_base::tables::Tables;
 
 /// The result of a capture besides the samples.
 #[derive(Debug, Clone, Default)]

@@ -29,7 +29,7 @@ pub mod config {
 }
 
 pub mod elf {
-    pub use crate::elf::*;
+    pub use scxprof_elf::*;
 }
 
 pub mod host {
@@ -48,7 +48,7 @@ pub mod profile {
 }
 
 pub mod recover {
-    pub use crate::recover::*;
+    pub use scxprof_recover::*;
 }
 
 pub mod report {

@@ -9,8 +9,8 @@ use super::hints::{HintOptions, HintsError};
 use super::refusal::{Refusal, Step};
 use super::watched::{Clockwork, SnapshotCounts, Watched};
 use crate::hint::{Counts, HintProbe};
-use crate::recover::Wanted;
 use crate::sample::batch::Batch;
+use scxprof_recover::Wanted;
 
 /// A watch that never starts.
 #[derive(Debug)]

@@ -11,10 +11,10 @@ use super::failure::Failure;
 use super::observe;
 use super::output::{Output, Readers};
 use super::signals::Signals;
-use crate::columns::aligned;
-use crate::escape;
 use crate::sample::places::{CpuPlace, CpuPlaces};
-use crate::trace::analyze::{Analysis, Id, Method, Options, Report, Table, Unavailable};
+use scxprof_base::columns::aligned;
+use scxprof_base::escape;
+use scxprof_trace::analyze::{Analysis, Id, Method, Options, Report, Table, Unavailable};
 
 const EXAMPLES: &str = "\
 Examples:

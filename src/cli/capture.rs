@@ -23,6 +23,7 @@ use crate::resolve::cgroups::display_path;
 use crate::resolve::Cgroups;
 use crate::sampler::Target;
 use crate::session::{Builder, Error, ErrorKind, Outcome, Progress, Session, TablesHandle};
+use scxprof_base::cpus::{format_cpu_list, parse_cpu_list};
 
 pub(super) const DEFAULT_SECONDS: f64 = 30.0;
 /// Cgroups that are suggested if there is none of the path that was given.
@@ -320,14 +321,13 @@ pub(super) fn end(mut command: Option<super::command::Running>, signals: &Signal
 /// The CPUs of a list, all of which must be online.
 pub(super) fn cpus(list: &str, roots: &Roots) -> Result<Vec<u32>, Failure> {
     let online = topology::online_cpus(roots).map_err(|error| Failure::Unsupported(error.into()))?;
-    let wanted = scxprof_base::cpus::parse_cpu_list(list.as_bytes())
+    let wanted = parse_cpu_list(list.as_bytes())
         .filter(|wanted| !wanted.is_empty())
         .ok_or_else(|| Failure::Usage(anyhow!("-C {list}: not a list of CPUs such as 0-3,8")))?;
     match wanted.iter().find(|cpu| !online.contains(cpu)) {
-        Some(cpu) => Err(Failure::Usage(anyhow!(
-            "-C {list}: CPU {cpu} is not online (online: {})",
-            scxprof_base::cpus::format_cpu_list(&online)
-        ))),
+        Some(cpu) => {
+            Err(Failure::Usage(anyhow!("-C {list}: CPU {cpu} is not online (online: {})", format_cpu_list(&online))))
+        }
         None => Ok(wanted),
     }
 }

@@ -13,12 +13,12 @@ use super::outputs::Outputs;
 use super::say::say_lines;
 use crate::config::{CellOptions, CellSpecError, Scheduler};
 use crate::host::priority::NICE;
-use crate::recover::Unrecovered;
 use crate::report::{self, Report};
 use crate::sample::places::CpuPlaces;
 use crate::sample::Source;
 use crate::sampler::loss::Loss;
 use crate::session::{Analysis, Builder, Error, Outcome, RecoveryStats, Sampled, SchedLoss, SchedSink};
+use scxprof_recover::Unrecovered;
 
 /// What to decide.
 #[derive(Debug, Args)]
@@ -371,7 +371,7 @@ pub(super) fn finish(
         }
         Some(result) => {
             let text = match summary {
-                Some(summary) => crate::escape::lines(&(summary + &tables)),
+                Some(summary) => scxprof_base::escape::lines(&(summary + &tables)),
                 None => report.to_json().context("cannot write the report").map_err(Failure::NoResult)?,
             };
             result.write(text.as_bytes(), true).map_err(Failure::NoResult)

@@ -82,7 +82,7 @@ fn compare(args: &DiffArgs, stdout_is_open: bool) -> Result<bool, Failure> {
     let text = if args.json {
         difference.to_json().context("cannot write the difference").map_err(Failure::NoResult)?
     } else {
-        crate::escape::lines(&difference.to_string())
+        scxprof_base::escape::lines(&difference.to_string())
     };
     output.write(text.as_bytes(), true).map_err(Failure::NoResult)?;
     Ok(difference.same)

@@ -12,8 +12,8 @@ use super::args::seconds;
 use super::failure::Failure;
 use super::output;
 use crate::doctor::{self, selftest, Style};
-use crate::escape;
 use crate::host::Roots;
+use scxprof_base::escape;
 
 /// The hidden subcommand that is the self-test's load.
 pub(super) const LOAD: &str = "doctor-load";

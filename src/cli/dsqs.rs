@@ -7,11 +7,11 @@ use anyhow::anyhow;
 
 use super::failure::Failure;
 use super::times::{incomplete, ms, us};
-use crate::columns::aligned;
 use crate::host::Roots;
 use crate::sampler::sched::has_scheduler;
-use crate::sched::dsqs::DsqLine;
 use crate::session::{Outcome, SchedSink};
+use scxprof_base::columns::aligned;
+use scxprof_sched::dsqs::DsqLine;
 
 /// Before watching: an error if there can be no dispatch queues.
 pub(super) fn check(roots: &Roots) -> Result<(), Failure> {

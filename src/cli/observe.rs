@@ -16,8 +16,8 @@ use crate::sample::places::CpuPlaces;
 use crate::sample::sched::{SchedEvent, SchedWhat};
 use crate::sample::Comm;
 use crate::session::{AnalysisSink, Session, Sink};
-use crate::trace::analyze::{Analysis, Report};
-use crate::trace::{self, Count, Event, Info, Trace, TraceError, TraceEvent, TraceWhat};
+use scxprof_trace::analyze::{Analysis, Report};
+use scxprof_trace::{Count, Event, Info, Trace, TraceError, TraceEvent, TraceWhat};
 
 /// Bytes by which a trace is known.
 const HEAD: u64 = 64 << 10;
@@ -115,7 +115,7 @@ fn observe_profile(
 pub(super) fn is_trace(path: &Path) -> bool {
     let mut head = Vec::new();
     let read = open::regular(path).and_then(|file| file.take(HEAD).read_to_end(&mut head));
-    read.is_ok() && trace::is_trace(&head)
+    read.is_ok() && scxprof_trace::is_trace(&head)
 }
 
 /// Opens a trace.

@@ -8,7 +8,7 @@ use rustix::event::{poll, PollFd, PollFlags, Timespec};
 /// or has no reader, the line is lost, but not the run: `eprintln!` would panic.
 macro_rules! say {
     ($($text:tt)*) => {{
-        let line = format!("{}\n", $crate::escape::line(&format!($($text)*)));
+        let line = format!("{}\n", scxprof_base::escape::line(&format!($($text)*)));
         $crate::cli::say::to_stderr(line.as_bytes());
     }};
 }
@@ -37,5 +37,5 @@ pub(super) fn to_stderr(bytes: &[u8]) {
 
 /// The same for text of several lines.
 pub(super) fn say_lines(text: &str) {
-    to_stderr((crate::escape::lines(text.trim_end()) + "\n").as_bytes());
+    to_stderr((scxprof_base::escape::lines(text.trim_end()) + "\n").as_bytes());
 }

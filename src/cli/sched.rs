@@ -23,17 +23,17 @@ use super::times::{incomplete, ms, us};
 use super::wakers::{self, FoundWakers, WakerArgs};
 use super::windows::{self, WindowArgs, WindowSink};
 use super::{decision, dsqs, source};
-use crate::columns::aligned;
 use crate::config::Placement;
-use crate::escape;
 use crate::host::{limits, open, topology, Roots};
 use crate::profile::Profile;
 use crate::sample::places::CpuPlaces;
 use crate::sample::{Comm, Source};
-use crate::sched::dsqs::DsqLine;
-use crate::sched::report::{By, Line, Order};
-use crate::sched::{Gaps, Summary};
 use crate::session::{Error, Outcome, Progress, SchedLoss, SchedOptions, SchedSink, Session, Sink};
+use scxprof_base::columns::aligned;
+use scxprof_base::escape;
+use scxprof_sched::dsqs::DsqLine;
+use scxprof_sched::report::{By, Line, Order};
+use scxprof_sched::{Gaps, Summary};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -167,7 +167,7 @@ pub(super) fn print(report: &ScoreReport, args: &JudgeArgs, output: Output) -> R
     let text = if args.json {
         report.to_json().context("cannot write the score").map_err(Failure::NoResult)?
     } else {
-        crate::escape::lines(&report.text())
+        scxprof_base::escape::lines(&report.text())
     };
     output.write(text.as_bytes(), true).map_err(Failure::NoResult)
 }

@@ -15,7 +15,7 @@ use super::{decision, process};
 use crate::config::Placement;
 use crate::sample::Comm;
 use crate::session::{Session, TableSink};
-use crate::trace::parquet::{Finished, Knows, Table, ToTables};
+use scxprof_trace::parquet::{Finished, Knows, Table, ToTables};
 
 /// Events between two looks at the signals.
 const BATCH: u64 = 1024;

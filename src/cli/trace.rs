@@ -13,9 +13,9 @@ use super::observe::{observe, Observed};
 use super::output::{Output, Readers};
 use super::query::{self, QueryArgs};
 use super::signals::Signals;
-use crate::columns::aligned;
-use crate::escape;
-use crate::trace::Count;
+use scxprof_base::columns::aligned;
+use scxprof_base::escape;
+use scxprof_trace::Count;
 
 const EXAMPLES: &str = "\
 Examples:

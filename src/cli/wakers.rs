@@ -5,11 +5,11 @@ use serde::Serialize;
 
 use super::args::RESULT;
 use super::times::us;
-use crate::columns::aligned;
 use crate::config::Placement;
-use crate::sched::wakers::report::{ChainLine, EdgeLine, Level, Party, PreemptionLine, Report, Within};
-use crate::sched::wakers::{Locality, MAX_LENGTH};
 use crate::session::SchedSink;
+use scxprof_base::columns::aligned;
+use scxprof_sched::wakers::report::{ChainLine, EdgeLine, Level, Party, PreemptionLine, Report, Within};
+use scxprof_sched::wakers::{Locality, MAX_LENGTH};
 
 /// What wakes and is no thread.
 const INTERRUPT: &str = "(interrupt)";

@@ -10,12 +10,12 @@ use tempfile::SpooledTempFile;
 use super::args::RESULT;
 use super::failure::Failure;
 use super::output::{Output, Readers};
-use crate::columns::aligned;
 use crate::resolve::Cgroups;
 use crate::sample::sched::SchedEvent;
 use crate::sample::Sample;
-use crate::sched::{csv_header, csv_row, Category, NamedWindow, Summary, Window, WindowOptions, Windows};
 use crate::session::Sink;
+use scxprof_base::columns::aligned;
+use scxprof_sched::{csv_header, csv_row, Category, NamedWindow, Summary, Window, WindowOptions, Windows};
 
 /// Bytes of lines that are kept in memory before they go to a temporary file.
 const IN_MEMORY: usize = 8 << 20;
@@ -160,7 +160,7 @@ impl Sink for WindowSink {
         }
     }
 
-    fn measure(&self, tables: &mut crate::tables::Tables) {
+    fn measure(&self, tables: &mut scxprof_base::tables::Tables) {
         self.windows.measure(tables);
     }
 }

@@ -20,9 +20,9 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::escape;
 use crate::hint::MAX_HINT;
 use crate::sample::Comm;
+use scxprof_base::escape;
 
 /// Layers (`MAX_LAYERS`).
 pub const MAX_LAYERS: usize = 16;

@@ -9,8 +9,8 @@ use serde_json::{Map, Value};
 use thiserror::Error;
 
 use super::cell::{Cell, CellMatch, Subcell};
-use crate::escape;
 use crate::sample::Comm;
+use scxprof_base::escape;
 
 /// Cells, with cell 0 (`MAX_CELLS`). Each matching cgroup is a cell, so the decision checks this and not the writer.
 pub const MAX_CELLS: usize = 256;

@@ -93,7 +93,7 @@ fn expression(path: &[u8]) -> String {
     let text = format!("{CGROUP_ROOT}{}", String::from_utf8_lossy(path));
     let mut expression = String::with_capacity(text.len() + 16);
     for character in regex::escape(&text).chars() {
-        if crate::escape::is_hidden(character) {
+        if scxprof_base::escape::is_hidden(character) {
             // Writing to a String cannot fail.
             let _ = write!(expression, "\\x{{{:x}}}", u32::from(character));
         } else {
@@ -208,7 +208,7 @@ mod tests {
             let cell = |path| InCell { spec: before.assign(path).spec, cgroup: path };
             match OneCell::new(&before, paths.map(cell), Scheduler::Mitosis) {
                 OneCell::Option { given, .. } => {
-                    prop_assert!(!given.contains(crate::escape::is_hidden), "{:?}", given);
+                    prop_assert!(!given.contains(scxprof_base::escape::is_hidden), "{:?}", given);
                     let after = specs(&[&[given][..], &cells].concat());
                     let keys = paths.map(|path| after.assign(path));
                     prop_assert_eq!(&keys[0], &keys[1]);

@@ -4,7 +4,7 @@ use rustc_hash::FxHashMap;
 
 use super::cell_specs::{CellKey, SpecIndex};
 use crate::sample::Comm;
-use crate::tables::Tables;
+use scxprof_base::tables::Tables;
 
 /// The index of a cell in the tally.
 pub type CellIndex = u32;

@@ -11,7 +11,7 @@ use crate::config::{CellIndex, CellSpecs, NameIndex, Tally};
 use crate::resolve::Cgroups;
 use crate::sample::{Comm, MemoryId, RawSample, Sample, Source, ThreadIndex};
 use crate::sinks::Sink;
-use crate::tables::Tables;
+use scxprof_base::tables::Tables;
 
 /// This many threads are judged from their first sample on; later ones need [`ADMISSION_SAMPLES`] samples first, so that
 /// short-lived processes do not displace long-lived ones.

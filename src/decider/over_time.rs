@@ -2,8 +2,8 @@
 
 use std::ops::AddAssign;
 
-use crate::tables::Tables;
 use crate::timeline::Steps;
+use scxprof_base::tables::Tables;
 
 /// The samples of threads in a step of time, by the sketch's number of the thread.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -6,8 +6,8 @@ use super::decided::Decided;
 use super::decider::Decider;
 use crate::config::Placement;
 use crate::report::{WakeupReport, Within};
-use crate::sched::wakers::Locality;
 use crate::sinks::SchedSink;
+use scxprof_sched::wakers::Locality;
 
 /// Wakeups of one last-level cache, and those of which that is known.
 fn near(places: &Locality) -> (u64, u64) {

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::check::{Report, State};
-use crate::escape;
+use scxprof_base::escape;
 
 /// Columns of the whole table.
 const WIDTH: usize = 100;

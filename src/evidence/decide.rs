@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use thiserror::Error;
 
+use super::key::{Class, Kind};
 use super::report::{called, CommunityReport, FleetReport};
-use super::table::{Class, Evidence, Kind, Sum, Sums};
+use super::table::{Evidence, Sum, Sums};
 use super::totals::{threads_of_run, Totals, LEAST_COUNTED};
 use crate::config::cell_specs::{CellKey, SpecIndex};
 use crate::config::{self, Affinity, CellMatch, CellSpecs, Decision, DecisionOptions, Member, Members, Scheduler};

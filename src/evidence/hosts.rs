@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::table::{Evidence, Key, Kind, Scope, Sum};
+use super::key::{Key, Kind, Scope};
+use super::table::{Evidence, Sum};
 
 /// Parts of the pairs of classes: each host has possible and shared misses of each part. Few are small, and tell most hosts apart.
 pub const PARTS: u64 = 64;

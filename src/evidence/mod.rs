@@ -14,6 +14,7 @@ mod fold;
 #[cfg(feature = "parquet")]
 mod footer;
 mod hosts;
+mod key;
 mod link;
 mod page;
 #[cfg(feature = "parquet")]
@@ -30,8 +31,9 @@ pub use decide::{FleetDecision, FleetError};
 pub use fold::{FoldError, Folds};
 pub(crate) use hosts::part_of;
 pub use hosts::{HostReport, PARTS};
+pub use key::{Class, Key, Kind, Scope, KEY_NUMBERS, KEY_TEXTS};
 pub use page::fleet_page;
 pub use report::{ClassReport, CommunityReport, FleetReport, PairReport};
 pub use score::{Avoided, Judge};
-pub use table::{Class, Evidence, EvidenceError, Key, Kind, Scope, Sum, Sums, KEY_NUMBERS, KEY_TEXTS, MEMORY, VERSION};
+pub use table::{Evidence, EvidenceError, Sum, Sums, MEMORY, VERSION};
 pub use watch::{Interval, Watch, WatchError, MAX_CONFIGURATION};

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::report::{FleetReport, PairReport};
-use crate::escape;
+use scxprof_base::escape;
 
 /// Classes and pairs that are shown.
 const SHOWN: usize = 500;

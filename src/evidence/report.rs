@@ -6,11 +6,12 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 
 use super::hosts::HostReport;
-use super::table::{Class, Evidence, Kind, Sum, Sums};
+use super::key::{Class, Kind};
+use super::table::{Evidence, Sum, Sums};
 use super::totals::{threads_of_run, Totals, LEAST_COUNTED};
-use crate::columns::aligned;
 use crate::config::{Decision, Note};
-use crate::escape;
+use scxprof_base::columns::aligned;
+use scxprof_base::escape;
 
 /// The least part of the runs that disagree on a pair which is worth a line.
 const DISAGREE: f64 = 0.02;

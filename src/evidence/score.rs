@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::table::{Class, Evidence, Kind, Sum};
+use super::key::{Class, Kind};
+use super::table::{Evidence, Sum};
 use super::totals::{threads_of_run, Totals};
 use crate::cluster::layout::{Group, Layout};
 use crate::cluster::rules::Rules;

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use super::key::{Class, Kind};
 use super::link::{link, Pair, Rules};
-use super::table::{Class, Evidence, Kind, Sum, Sums};
+use super::table::{Evidence, Sum, Sums};
 use crate::cluster::rules;
 
 /// Possible misses that were counted of a class without which nothing is said of it.

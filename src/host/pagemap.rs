@@ -5,9 +5,9 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use crate::cache::Cache;
 use crate::sample::PAGE_SIZE;
-use crate::tables::Tables;
+use scxprof_base::cache::Cache;
+use scxprof_base::tables::Tables;
 
 /// One entry of `/proc/PID/pagemap` (Documentation/admin-guide/mm/pagemap.rst).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

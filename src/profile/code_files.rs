@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::tables::Tables;
+use scxprof_base::tables::Tables;
 use scxprof_perf::record::{decode, Layout, MappedFile, Record};
 
 /// The number of files that are kept.

@@ -9,13 +9,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::error::{ProfileError, FORMAT};
-use crate::escape;
 use crate::hint::HintCounts;
 use crate::host::open;
 use crate::host::{topology, Roots};
 use crate::sample::Source;
 use crate::sampler::loss::Loss;
 use crate::sampler::{AddressFrom, Identity};
+use scxprof_base::cpus::parse_cpu_list;
+use scxprof_base::escape;
 
 /// Its name in the directory.
 pub(crate) const NAME: &str = "meta.json";
@@ -225,7 +226,7 @@ impl Host {
         let cpuinfo = text(roots.proc.join("cpuinfo"));
         let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
         let nodes = roots.sys.join("devices/system/node");
-        let online = scxprof_base::cpus::parse_cpu_list(text(nodes.join("online")).as_bytes()).unwrap_or_default();
+        let online = parse_cpu_list(text(nodes.join("online")).as_bytes()).unwrap_or_default();
         Self {
             name: sysctl("hostname"),
             boot_id: sysctl("random/boot_id"),

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::host::{proc, Roots};
+use scxprof_base::cpus::parse_cpu_list;
 use scxprof_perf::section::Builder;
 
 fn text(path: &Path) -> Option<String> {
@@ -64,7 +65,7 @@ pub(super) fn cpu_topology(roots: &Roots, online: &[u32], possible: usize) -> Op
 /// `HEADER_NUMA_TOPOLOGY`: for each node its number, its memory in KiB and its CPUs.
 pub(super) fn numa_topology(roots: &Roots) -> Option<Vec<u8>> {
     let nodes = roots.sys.join("devices/system/node");
-    let online = scxprof_base::cpus::parse_cpu_list(&fs::read(nodes.join("online")).ok()?)?;
+    let online = parse_cpu_list(&fs::read(nodes.join("online")).ok()?)?;
     let mut builder = Builder::default();
     let mut count = 0;
     let mut each = Builder::default();
@@ -130,6 +131,7 @@ mod tests {
     use crate::host::topology::tests::fake_sysfs;
     use crate::sample::places::{CpuPlace, CpuPlaces};
     use crate::sampler::OpenEvents;
+    use scxprof_base::cpus::MAX_CPUS;
     use scxprof_perf::format::feature;
     use scxprof_perf::reader::PerfData;
     use scxprof_perf::topology::places;
@@ -193,7 +195,7 @@ mod tests {
             }
             let [cpus, nodes, caches] = &sections;
             for (_, place) in places(cpus, Some(nodes), caches, false).iter() {
-                prop_assert!(place.core < scxprof_base::cpus::MAX_CPUS && place.llc < scxprof_base::cpus::MAX_CPUS);
+                prop_assert!(place.core < MAX_CPUS && place.llc < MAX_CPUS);
             }
         }
     }

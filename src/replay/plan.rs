@@ -7,8 +7,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::resolve::Cgroups;
 use crate::sample::sched::{SchedEvent, SchedWhat, TaskState, WakenBy};
 use crate::sample::{Comm, Sample};
-use crate::sched::{Durations, Fact, Facts, Slot, Threads, Tracker, Why, MAX_CPUS};
 use crate::session::Sink;
+use scxprof_sched::{Durations, Fact, Facts, Slot, Threads, Tracker, Why, MAX_CPUS};
 
 /// Threads of a plan, also those that have ended; events of later ones are counted.
 pub const MAX_THREADS: usize = 1 << 15;

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::board::Results;
 use super::director::Played;
 use super::script::Script;
-use crate::sched::Durations;
+use scxprof_sched::Durations;
 
 /// A number of the recording, its times scaled, and that of the replay; `None` where a thread was stopped before its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -6,7 +6,7 @@ use std::fmt::{self, Write as _};
 use serde::Serialize;
 
 use super::model::{Report, SubcellReport};
-use crate::escape;
+use scxprof_base::escape;
 
 /// What two decisions differ in, with the figures of both. As in a report, parts are of 1.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -3,7 +3,7 @@
 use super::memory::{Granule, LineThread};
 use super::model::Report;
 use crate::cluster::LineSharing;
-use crate::columns::aligned;
+use scxprof_base::columns::aligned;
 
 /// The hottest written lines that threads share, each with its threads and its code. Empty where there are none.
 #[must_use]

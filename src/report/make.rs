@@ -15,7 +15,7 @@ use crate::config::tally::Tally;
 use crate::config::written::Places;
 use crate::config::{Assigned, CellSpecs};
 use crate::sample::Comm;
-use crate::tables::Tables;
+use scxprof_base::tables::Tables;
 
 /// The part of the avoidable misses that is avoided if threads with one label share a cache, of 1, by a label for each thread.
 pub(crate) type LocalityOf<'a> = dyn Fn(&[u32]) -> f64 + 'a;

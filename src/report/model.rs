@@ -11,9 +11,9 @@ use super::run::{Configuration, RunReport, TimelineReport};
 use super::scheduling::SchedulingReport;
 use super::stacks::StacksReport;
 use super::wakeups::WakeupReport;
-use crate::escape;
 use crate::hint::HintCounts;
-use crate::tables::Tables;
+use scxprof_base::escape;
+use scxprof_base::tables::Tables;
 
 /// The version of the schema, raised when a field changes its meaning or is removed.
 pub const VERSION: u32 = 3;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::sched::report::Line;
+use scxprof_sched::report::Line;
 
 /// What the scheduler did, by subcell.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

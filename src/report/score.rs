@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 
 use super::across::CellSharing;
-use crate::columns::aligned;
-use crate::escape;
+use scxprof_base::columns::aligned;
+use scxprof_base::escape;
 
 /// The scores of configurations for the same samples. Parts are of 1.
 ///

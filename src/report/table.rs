@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::model::{CellReport, Report, SubcellReport};
-use crate::columns::aligned;
+use scxprof_base::columns::aligned;
 
 /// Pairs of cells that are listed.
 const PAIRS: usize = 8;

@@ -15,7 +15,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::host::{mountinfo, namespace, Roots};
 use crate::sample::MemoryScope;
-use crate::tables::Tables;
+use scxprof_base::tables::Tables;
 
 /// Inodes with a known generation.
 const MAX_FILES: usize = 1 << 13;

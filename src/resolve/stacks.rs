@@ -9,7 +9,7 @@ use super::symbols::KERNEL;
 use super::{Maps, Modules, Unwinder};
 use crate::sample::batch::UserContext;
 use crate::sample::{CodeAddr, CpuMode, StackId};
-use crate::tables::Tables;
+use scxprof_base::tables::Tables;
 
 /// Different stacks that are kept; samples of later ones have none.
 const MAX_STACKS: usize = 1 << 18;

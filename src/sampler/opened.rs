@@ -15,6 +15,7 @@ use super::worker::{CpuRing, Identity};
 use crate::bpf::{Dsqs, Snapshots};
 use crate::host::limits;
 use crate::sample::Source;
+use scxprof_base::cpus::format_cpu_list;
 use scxprof_perf::tracepoint;
 use scxprof_perf::writer::EventDesc;
 
@@ -291,10 +292,7 @@ impl Sampler {
         match gone {
             Some(error) if self.cpus.is_empty() => Err(error),
             Some(error @ SamplerError::NoSuchEvent { .. }) => {
-                self.notes.push(format!(
-                    "nothing is sampled on CPU {}: {error}",
-                    scxprof_base::cpus::format_cpu_list(&without)
-                ));
+                self.notes.push(format!("nothing is sampled on CPU {}: {error}", format_cpu_list(&without)));
                 Ok(())
             }
             _ => Ok(()),

@@ -16,8 +16,8 @@ use super::pmu::Config;
 use super::user::is_user_interrupt;
 use crate::host::kallsyms::{Kallsyms, KallsymsError};
 use crate::host::tracefs::{Tracefs, TracefsError};
-use crate::recover::{REGS_MASK, STACK_DUMP_SIZE};
 use scxprof_perf::record::{decode, Layout, ReadValue, Record};
+use scxprof_recover::{REGS_MASK, STACK_DUMP_SIZE};
 
 /// The default samples per second and CPU of cpu-clock.
 ///

@@ -19,7 +19,7 @@ use crate::report::{
 };
 use crate::resolve::{symbolize, SymbolOptions, Symbols};
 use crate::sample::{Comm, Source};
-use crate::sched::report::{By, Order};
+use scxprof_sched::report::{By, Order};
 
 /// The name of the configuration of an analysis beside others.
 const BEST: &str = "(best)";

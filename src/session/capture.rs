@@ -22,7 +22,6 @@ use crate::host::clock::boottime_ns;
 use crate::host::priority;
 use crate::host::{proc, Roots};
 use crate::profile::Recorder;
-use crate::recover::REGS_MASK;
 use crate::resolve::{Cgroups, Maps, SymbolOptions, Threads, Unwinder};
 use crate::sample::batch::{Batch, PendingSample};
 use crate::sample::Source;
@@ -31,6 +30,7 @@ use crate::sampler::event::CHAIN_SIZE;
 use crate::sampler::loss::Loss;
 use crate::sampler::tee::Tee;
 use crate::sampler::{self, Running, Sampler, Target};
+use scxprof_recover::REGS_MASK;
 
 /// How often the sizes of the tables are measured.
 const MEASURE: Duration = Duration::from_secs(1);

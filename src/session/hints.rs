@@ -3,7 +3,7 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::hint::{HintCounts, MAX_HINT};
-use crate::tables::Tables;
+use scxprof_base::tables::Tables;
 
 /// The number of threads with a stored hint. A Linux host can have 4 million threads.
 const MAX_THREADS: usize = 1 << 18;

@@ -59,4 +59,4 @@ pub use crate::sinks::TableSink;
 pub use crate::sinks::{
     AnalysisSink, PlaceOf, SchedSink, Select, Sink, StackSink, TraceCounts, TraceOptions, TraceSink,
 };
-pub use crate::tables::{TableSize, Tables, TablesHandle};
+pub use scxprof_base::tables::{TableSize, Tables, TablesHandle};

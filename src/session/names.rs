@@ -26,7 +26,6 @@ use crate::sample::sched::SchedEvent;
 use crate::sample::{Access, CodeAddr, CpuMode, RawSample, Sample, ThreadIndex};
 use crate::sample::{FileId, SideBand, TimedSideBand};
 use crate::sampler::loss::Loss;
-use crate::sched;
 use crate::timeline::Timeline;
 use scxprof_perf::buildid::BuildId;
 
@@ -434,8 +433,8 @@ impl Names {
     }
 
     /// The thread, unless it is the kernel's: one without any mapping.
-    fn user_thread(&mut self, thread: &sched::Thread) -> Option<Sample> {
-        let sched::Thread { pid, tid, cgroup, .. } = *thread;
+    fn user_thread(&mut self, thread: &scxprof_sched::Thread) -> Option<Sample> {
+        let scxprof_sched::Thread { pid, tid, cgroup, .. } = *thread;
         if !self.maps.has_process(pid) {
             return None;
         }

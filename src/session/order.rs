@@ -9,7 +9,7 @@ use crate::sample::batch::{Batch, PendingSample};
 use crate::sample::sched::{SchedEvent, SchedWhat};
 use crate::sample::Sample;
 use crate::sample::{SideBand, TimedSideBand};
-use crate::tables::Tables;
+use scxprof_base::tables::Tables;
 
 /// How far time must advance before the next release, in ns: sorting less more often costs more.
 const STEP: u64 = 20_000_000;

@@ -9,16 +9,16 @@ use crate::bpf::WantedMap;
 use crate::host::clock::monotonic_ns;
 use crate::host::pagemap::{Page, Pagemap};
 use crate::outcome::RecoveryStats;
-use crate::recover::{
-    Candidate, CodeSource, CodeWindow, Recovery, RegsError, Snapshot, StackRange, Unrecovered, UserRegs, Wanted,
-    REGS_MASK,
-};
 use crate::resolve::code::constant::Constants;
 use crate::resolve::code::{At, CodeCache, CodeCounts, Limits, Mapping, Origin, Window};
 use crate::resolve::Maps;
 use crate::sample::batch::UserContext;
 use crate::sample::{RawSample, Sample, ThreadIndex};
-use crate::tables::Tables;
+use scxprof_base::tables::Tables;
+use scxprof_recover::{
+    Candidate, CodeSource, CodeWindow, Recovery, RegsError, Snapshot, StackRange, Unrecovered, UserRegs, Wanted,
+    REGS_MASK,
+};
 
 /// How long a page's frame is valid, ns.
 const FRAME_LIFE: u64 = 1_000_000_000;

@@ -17,7 +17,7 @@ use crate::host::tasks::{self, TaskSeen};
 use crate::host::{Error, Roots};
 use crate::profile::{FilesOf, Recorder};
 use crate::sample::TimedSideBand;
-use crate::tables::Tables;
+use scxprof_base::tables::Tables;
 
 /// The shortest interval.
 const EVERY: Duration = Duration::from_secs(1);

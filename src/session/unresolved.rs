@@ -6,10 +6,10 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::outcome::{RecoveryStats, UnresolvedPlace};
-use crate::recover::{Operand, Unrecovered};
 use crate::resolve::Maps;
 use crate::sample::printable;
-use crate::tables::Tables;
+use scxprof_base::tables::Tables;
+use scxprof_recover::{Operand, Unrecovered};
 
 /// Instructions that are distinguished.
 const MAX_PLACES: usize = 1024;

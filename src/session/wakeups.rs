@@ -10,7 +10,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::sample::sched::{SchedEvent, SchedWhat, WakenBy};
 use crate::sample::{MemoryId, MemoryScope, SideBand, ThreadIndex};
-use crate::sched::{Fact, Facts, Thread, Threads, Tracker};
+use scxprof_sched::{Fact, Facts, Thread, Threads, Tracker};
 
 /// Pairs of threads that are told apart, of 40 bytes each; wakeups of later ones are not used.
 const MAX_PAIRS: usize = 1 << 18;

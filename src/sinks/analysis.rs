@@ -4,8 +4,8 @@ use super::sink::Sink;
 use crate::resolve::Cgroups;
 use crate::sample::sched::SchedEvent;
 use crate::sample::{Comm, Sample};
-use crate::trace::analyze::{Analysis, Report};
-use crate::trace::{Info, Recorded, Recording};
+use scxprof_trace::analyze::{Analysis, Report};
+use scxprof_trace::{Info, Recorded, Recording};
 
 /// Analyses a recording. It is complete when the session has ended.
 #[derive(Debug, Default)]

@@ -9,12 +9,12 @@ use crate::resolve::Cgroups;
 use crate::sample::places::CpuPlaces;
 use crate::sample::sched::SchedEvent;
 use crate::sample::{Comm, Sample};
-use crate::sched::dsqs::{self, DsqLine, Dsqs};
-use crate::sched::report::{self, By, CellOf, Labels, Line, Order};
-use crate::sched::wakers::report::{self as wakers, Level, Within};
-use crate::sched::wakers::{Edge, Locality};
-use crate::sched::{Fact, Facts, Gaps, Stats, Threads, Tracker, Unwoken, Wakers};
-use crate::tables::Tables;
+use scxprof_base::tables::Tables;
+use scxprof_sched::dsqs::{self, DsqLine, Dsqs};
+use scxprof_sched::report::{self, By, CellOf, Labels, Line, Order};
+use scxprof_sched::wakers::report::{self as wakers, Level, Within};
+use scxprof_sched::wakers::{Edge, Locality};
+use scxprof_sched::{Fact, Facts, Gaps, Stats, Threads, Tracker, Unwoken, Wakers};
 
 /// Statistics of the scheduler's events. They are complete when the session has ended.
 #[derive(Debug, Default)]

@@ -3,7 +3,7 @@
 use crate::resolve::{Cgroups, Modules, Stacks};
 use crate::sample::sched::SchedEvent;
 use crate::sample::{Comm, Sample, ThreadIndex};
-use crate::tables::Tables;
+use scxprof_base::tables::Tables;
 
 /// Receives samples in order of time.
 pub trait Sink {

@@ -7,7 +7,7 @@ use crate::resolve::symbols::KERNEL;
 use crate::resolve::{Cgroups, Stacks, Symbol, Symbols};
 use crate::sample::{CodeAddr, Comm, Sample, StackId};
 use crate::stacks::{At, Builder, Frame, Profile, Row, Thread};
-use crate::tables::Tables;
+use scxprof_base::tables::Tables;
 
 /// Threads of one name, cgroup and hint that are told apart; samples of later ones are of a thread without a name.
 const MAX_THREADS: usize = 1 << 18;

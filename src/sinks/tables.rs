@@ -7,7 +7,7 @@ use super::sink::Sink;
 use crate::resolve::Cgroups;
 use crate::sample::sched::SchedEvent;
 use crate::sample::{Comm, Sample};
-use crate::trace::parquet::{Finished, ToTables};
+use scxprof_trace::parquet::{Finished, ToTables};
 
 /// Writes a profile as tables.
 pub struct TableSink<'a, W: Write + Send> {

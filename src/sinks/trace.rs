@@ -10,7 +10,7 @@ use crate::resolve::Cgroups;
 use crate::sample::places::CpuPlaces;
 use crate::sample::sched::{SchedEvent, SchedTask, SchedWhat};
 use crate::sample::{Access, Comm, Sample};
-use crate::trace::write::{Arg, Category, Recorded, Track, Writer};
+use scxprof_trace::write::{Arg, Category, Recorded, Track, Writer};
 
 /// The counters of a subcell are sums over so many ns.
 const WINDOW: u64 = 10_000_000;
@@ -450,7 +450,7 @@ impl<W: Write> Sink for TraceSink<'_, W> {
 mod tests {
     use super::*;
     use crate::sample::sched::{TaskState, WakenBy};
-    use crate::trace::{Edge, Event, Trace, TraceWhat};
+    use scxprof_trace::{Edge, Event, Trace, TraceWhat};
 
     fn at(time: u64, what: SchedWhat) -> SchedEvent {
         SchedEvent { time, cpu: 0, pid: 7, tid: 7, cgroup: 1, what }

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::hash::{Hash, Hasher};
 
 use super::profile::{percent, Profile, Thread};
-use crate::escape;
+use scxprof_base::escape;
 
 /// Width of the picture, and of a frame that is not drawn, in pixels.
 const WIDTH: f64 = 1200.0;

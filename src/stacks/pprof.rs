@@ -8,7 +8,7 @@ use flate2::Compression;
 use rustc_hash::FxHashMap;
 
 use super::profile::Profile;
-use crate::trace::write::Message;
+use scxprof_trace::write::Message;
 
 /// The texts of the message by their number; the first is empty.
 struct Texts {
@@ -109,7 +109,7 @@ mod tests {
 
     use super::super::profile::tests::made;
     use super::*;
-    use crate::trace::wire::Fields;
+    use scxprof_trace::wire::Fields;
 
     #[test]
     fn what_is_written_is_read() {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::profile::{At, Builder, Frame, Profile, Row, Thread};
-use crate::trace::{Event, Name, StackFrame, StackId, Trace, TraceEvent, TraceWhat};
+use scxprof_trace::{Event, Name, StackFrame, StackId, Trace, TraceEvent, TraceWhat};
 
 /// What samples of a profiler are called.
 const SAMPLES: &str = "perf_sample";

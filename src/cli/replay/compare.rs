@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::cli::failure::Failure;
-use crate::columns::aligned;
 use crate::config::Placement;
 use crate::replay::{difference, Difference, Layout, Outcome, ReplayError, Script};
 use crate::sample::places::CpuPlaces;
+use scxprof_base::columns::aligned;
 
 /// In place of a configuration: no configuration.
 const NONE: &str = "none";

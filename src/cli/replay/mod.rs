@@ -19,8 +19,6 @@ use super::output::{Output, Readers};
 use super::process;
 use super::signals::Signals;
 use super::times::us;
-use crate::columns::aligned;
-use crate::escape;
 use crate::host::room::{self, Room};
 use crate::host::{topology, Roots};
 use crate::replay::{
@@ -28,6 +26,8 @@ use crate::replay::{
     Outcome, Pair, Planner, Played, ReplayError, Script, Selection, Touches,
 };
 use crate::session::{Builder, Session};
+use scxprof_base::columns::aligned;
+use scxprof_base::escape;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -10,9 +10,9 @@ use super::super::output::{Output, Readers};
 use super::super::{capture, decision, process};
 use super::read::read;
 use super::{Observed, StacksArgs};
-use crate::columns::aligned;
-use crate::escape;
 use crate::stacks::{self, Change, DiffLine};
+use scxprof_base::columns::aligned;
+use scxprof_base::escape;
 
 /// The result as JSON.
 #[derive(Serialize)]

@@ -18,11 +18,11 @@ use super::output::{Output, Readers};
 use super::signals::Signals;
 use super::{decision, process};
 use crate::config::Placement;
-use crate::escape;
 use crate::host::Roots;
 use crate::resolve::{symbolize, SymbolOptions, UnwindCounts, UNWIND_LIMIT};
 use crate::session::{default_event, parse_event, EventSpec, Outcome, Progress, Rate, Session, StackSink};
 use crate::stacks::{self, By, Profile};
+use scxprof_base::escape;
 
 const EXAMPLES: &str = "\
 Examples:

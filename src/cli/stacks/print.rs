@@ -5,11 +5,11 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::{StacksArgs, What};
-use crate::columns::aligned;
-use crate::escape;
 use crate::resolve::UnwindCounts;
 use crate::session::{Loss, Outcome};
 use crate::stacks::{self, GroupLine, Profile, State, SymbolLine};
+use scxprof_base::columns::aligned;
+use scxprof_base::escape;
 
 /// The result as JSON.
 #[derive(Serialize)]

@@ -7,7 +7,7 @@ use super::lines::{HotLines, Touched};
 use super::spans::{merged, Spans};
 use super::table::{Slot as _, Table};
 use crate::sample::{Access, Cost, MemoryId, MemoryScope, Method, RawSample, Sample, LINE_SIZE, PAGE_SIZE};
-use crate::tables::Tables;
+use scxprof_base::tables::Tables;
 
 /// A page is hot, and is never dropped, if it has this part of all accesses or more.
 const HOT: u64 = 4096;

@@ -20,9 +20,9 @@ use crate::outcome::Outcome;
 use crate::sample::places::CpuPlaces;
 use crate::sample::Source;
 use crate::sampler::{AddressFrom, Identity};
-use crate::trace::Recorded;
-use scxprof_perf::format::feature;
-use scxprof_perf::reader::PerfData;
+use scxprof_perf::format::{feature, record_name};
+use scxprof_perf::reader::{Event, PerfData};
+use scxprof_trace::Recorded;
 
 mod damage;
 
@@ -224,8 +224,7 @@ impl Profile {
         if let Records::PerfData(perf_data) = &mut self.records {
             let mut counts: Vec<(u32, u64)> = perf_data.counts().collect();
             counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-            let named =
-                |(kind, count): (u32, u64)| (format!("PERF_RECORD_{}", scxprof_perf::format::record_name(kind)), count);
+            let named = |(kind, count): (u32, u64)| (format!("PERF_RECORD_{}", record_name(kind)), count);
             recorded.records = counts.into_iter().map(named).collect();
             let mut text = |bit| perf_data.text(bit).unwrap_or_default();
             recorded.kernel = text(feature::OSRELEASE);
@@ -314,12 +313,9 @@ impl Profile {
         }
         let Some(perf_data) = self.perf_data() else { return Source::Recorded };
         // perf opens it only for names and mappings, under varying names.
-        let is_dummy =
-            |event: &scxprof_perf::reader::Event| event.attr.kind == PERF_TYPE_SOFTWARE && event.attr.config == DUMMY;
+        let is_dummy = |event: &Event| event.attr.kind == PERF_TYPE_SOFTWARE && event.attr.config == DUMMY;
         let sampling = || perf_data.events().iter().filter(|event| !is_dummy(event));
-        let are_faults = |event: &scxprof_perf::reader::Event| {
-            event.attr.kind == PERF_TYPE_SOFTWARE && FAULTS.contains(&event.attr.config)
-        };
+        let are_faults = |event: &Event| event.attr.kind == PERF_TYPE_SOFTWARE && FAULTS.contains(&event.attr.config);
         if sampling().next().is_some() && sampling().all(are_faults) {
             return Source::Faults;
         }

@@ -5,11 +5,11 @@ use std::io::{self, Write};
 
 use rustc_hash::FxHashMap;
 
-use crate::escape;
 use crate::profile::meta::to_hex;
 use crate::profile::recovered::op_name;
 use crate::resolve::Symbol;
 use crate::sample::{printable, Comm, MemoryId, RawSample, Sample, Source};
+use scxprof_base::escape;
 
 /// Bytes that are written at a time.
 const BUFFER: usize = 256 << 10;

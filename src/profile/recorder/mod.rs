@@ -34,7 +34,7 @@ use crate::sampler::attr::layout;
 use crate::sampler::intake::Intake;
 use crate::sampler::tee::Tee;
 use crate::sampler::{AddressFrom, Identity, OpenEvents, Sampler};
-use crate::tables::Tables;
+use scxprof_base::tables::Tables;
 use scxprof_perf::buildid;
 use scxprof_perf::buildid::BuildId;
 use scxprof_perf::encode::encode;

@@ -12,8 +12,8 @@ use flate2::write::GzEncoder;
 use flate2::Compression;
 use serde::Serialize;
 
-use crate::escape;
 use crate::report::Report;
+use scxprof_base::escape;
 
 /// The most bytes of a page.
 pub const MAX_BYTES: usize = 1_500_000;

@@ -15,7 +15,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::host::hierarchy::{Kind, Mount};
 use crate::host::{Error, Roots};
 use crate::sample::printable;
-use crate::tables::Tables;
+use scxprof_base::tables::Tables;
 
 /// The number of cgroup paths that are kept. The oldest are dropped first; a living cgroup is found again by its handle.
 const MAX_PATHS: usize = 1 << 16;

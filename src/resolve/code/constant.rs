@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use super::mapped::{read_memory, PAGE};
-use crate::cache::Cache;
-use crate::tables::Tables;
+use scxprof_base::cache::Cache;
+use scxprof_base::tables::Tables;
 
 /// How long the list of read-only ranges is valid, ns: `mprotect(2)` leaves no record.
 const RANGES_LIFE: u64 = 5_000_000_000;

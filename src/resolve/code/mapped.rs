@@ -7,9 +7,9 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::cache::Cache;
-use crate::elf::{Elf, ReadAt};
 use crate::host::{aside, open};
+use scxprof_base::cache::Cache;
+use scxprof_elf::{Elf, ReadAt};
 
 /// Bytes of a cached piece of a file or of memory.
 pub(super) const PAGE: u64 = crate::sample::PAGE_SIZE;

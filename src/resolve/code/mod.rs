@@ -10,12 +10,12 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use crate::cache::Cache;
-use crate::elf::Elf;
-use crate::recover::{CodeWindow, LEADER_SPAN};
-use crate::tables::Tables;
 use mapped::{memory_path, read_memory, FileKey, MappedFile, Pages, Way, PAGE};
 use memory::{Around, MemoryPage, APART};
+use scxprof_base::cache::Cache;
+use scxprof_base::tables::Tables;
+use scxprof_elf::Elf;
+use scxprof_recover::{CodeWindow, LEADER_SPAN};
 
 pub use mapped::Mapping;
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Maps;
-use crate::tables::Tables;
+use scxprof_base::tables::Tables;
 
 impl Maps {
     /// [`Maps::generation`] if the process is known.

@@ -10,8 +10,8 @@ use super::super::mapping::parse_line;
 use super::demangle::demangle;
 use super::file::{build_id, build_id_name, OpenedImage};
 use super::{Named, VDSO};
-use crate::elf::{Elf, Packing, ReadAt, Symbol};
 use crate::host::{open, read, Roots};
+use scxprof_elf::{Elf, Packing, ReadAt, Symbol};
 use scxprof_perf::buildid::BuildId;
 
 /// The directory of debug files in distributions.

@@ -11,9 +11,9 @@ use super::super::maps::check::read_lines;
 use super::super::Mapping;
 use super::lack::Lack;
 use super::SymbolOptions;
-use crate::elf::Elf;
 use crate::host::open;
 use crate::host::Roots;
+use scxprof_elf::Elf;
 use scxprof_perf::buildid::BuildId;
 
 /// Mappings of one process that are searched.

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::num::NonZeroU32;
 
 use super::{elf, file, Key, Modules, SymbolOptions};
-use crate::elf::{Elf, FrameIndex, ReadAt, UnwindRule};
+use scxprof_elf::{Elf, FrameIndex, ReadAt, UnwindRule};
 use scxprof_perf::buildid::BuildId;
 
 /// A module that unwind rules are read from.

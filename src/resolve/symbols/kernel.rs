@@ -5,7 +5,6 @@ use std::io::{BufRead, BufReader};
 use std::ops::ControlFlow;
 
 use super::Named;
-use crate::elf;
 use crate::host::{kallsyms, number, read, Roots};
 use scxprof_perf::buildid::BuildId;
 
@@ -59,7 +58,7 @@ pub(super) fn address_of(roots: &Roots, symbol: &[u8]) -> Option<u64> {
 /// The build id of the running kernel.
 pub(super) fn build_id(roots: &Roots) -> Option<BuildId> {
     let notes = read(&roots.sys.join("kernel/notes")).ok()?;
-    elf::build_id(&mut &notes[..], 0, notes.len() as u64).as_deref().map(BuildId::new)
+    scxprof_elf::build_id(&mut &notes[..], 0, notes.len() as u64).as_deref().map(BuildId::new)
 }
 
 fn open(roots: &Roots) -> Option<BufReader<File>> {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::lines::MAX_UNPACKED;
-use crate::elf::Packing;
 use crate::sample::printable;
+use scxprof_elf::Packing;
 
 /// What is wrong with the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -24,8 +24,8 @@ use rustix::process::{setrlimit, DumpableBehavior, Resource, Rlimit, Signal};
 use serde::{Deserialize, Serialize};
 
 use super::demangle::demangle;
-use crate::elf::Elf;
 use crate::sample::printable;
+use scxprof_elf::Elf;
 
 /// The first argument of the process; hexadecimal addresses follow.
 pub const ARGUMENT: &str = "source-lines";

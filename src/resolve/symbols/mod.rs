@@ -34,9 +34,9 @@ use super::mapping::Mapping;
 use super::Maps;
 use crate::host::{aside, Roots};
 use crate::sample::{printable, CodeAddr, CpuMode};
-use crate::tables::Tables;
 use elf::DebugInfo;
 use lack::Lack;
+use scxprof_base::tables::Tables;
 use scxprof_perf::buildid::BuildId;
 
 pub(crate) use image::Image;

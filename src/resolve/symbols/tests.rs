@@ -105,7 +105,7 @@ fn a_file_that_changed_since_is_not_read() {
 #[test]
 fn a_build_id_finds_the_file_of_a_process_that_is_gone() {
     let host = Host::new();
-    let id = crate::elf::Elf::parse(&mut &fs::File::open(host.file()).unwrap()).unwrap();
+    let id = scxprof_elf::Elf::parse(&mut &fs::File::open(host.file()).unwrap()).unwrap();
     let Some(id) = id.build_id().map(BuildId::new) else {
         println!("SKIP: a_build_id_finds_the_file_of_a_process_that_is_gone: this test has no build id");
         return;

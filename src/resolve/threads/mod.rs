@@ -7,7 +7,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::host::tasks::TaskSeen;
 use crate::host::{proc, Roots};
 use crate::sample::{Comm, ThreadIndex};
-use crate::tables::Tables;
+use scxprof_base::tables::Tables;
 
 /// The number of threads that can be distinguished, of 120 bytes each; later ones have no name.
 pub(crate) const MAX_THREADS: usize = 1 << 18;

@@ -15,14 +15,14 @@ use serde::{Deserialize, Serialize};
 
 use super::symbols::{Image, KERNEL};
 use super::{Maps, Modules, SymbolOptions};
-use crate::cache::Cache;
-use crate::elf::UnwindRule;
 use crate::host::aside::{self, NoAnswer};
-use crate::recover::{RegsError, UserRegs, REGS_MASK};
 use crate::sample::batch::UserContext;
 use crate::sample::{CodeAddr, CpuMode};
-use crate::tables::Tables;
+use scxprof_base::cache::Cache;
+use scxprof_base::tables::Tables;
+use scxprof_elf::UnwindRule;
 use scxprof_perf::buildid::BuildId;
+use scxprof_recover::{RegsError, UserRegs, REGS_MASK};
 use step::{Copied, Registers, Step};
 
 /// Frames of a stack.

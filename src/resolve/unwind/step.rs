@@ -2,8 +2,8 @@
 
 use gimli::{Encoding, EndianSlice, Evaluation, EvaluationResult, Format, LittleEndian, Location, Register, Value};
 
-use crate::elf::{Cfa, Saved, UnwindRule};
-use crate::recover::UserRegs;
+use scxprof_elf::{Cfa, Saved, UnwindRule};
+use scxprof_recover::UserRegs;
 
 /// Operations of an expression that are done; compilers and linkers write up to ten.
 const MAX_OPERATIONS: u32 = 256;

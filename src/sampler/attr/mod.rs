@@ -10,7 +10,7 @@ use rustix::param::page_size;
 use super::pmu::Config;
 use scxprof_perf::record::{read_format, sample_type, Layout};
 
-use crate::recover::REGS_MASK;
+use scxprof_recover::REGS_MASK;
 
 pub use feature::{negotiate, Feature, Features, Refused};
 

@@ -1,8 +1,8 @@
 //! What a sample says of the interrupted program.
 
-use crate::recover::REGS_MASK;
 use crate::sample::batch::UserContext;
 use scxprof_perf::record::{Registers, SampleRecord};
+use scxprof_recover::REGS_MASK;
 
 /// What the address of an access is recovered from.
 pub(super) fn of_access(record: &SampleRecord<'_>) -> UserContext {
