@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::running::{Origin, Plan, Sampling};
-use super::start::{start_first, threads_of};
+use super::origins::{start_first, threads_of, Capture, CaptureOptions};
+use super::running::{From, Plan, Sampling};
 use super::stop::StopConditions;
-use super::{Analysis, Capture, CaptureOptions, Error, Feed, Select, Session, Sink, Skipped, StopHandle};
+use super::{Analysis, Error, Feed, Select, Session, Sink, Skipped, StopHandle, TraceInput};
 use crate::bpf;
 use crate::config::{self, CellOptions, CellSpecs, Scheduler};
 use crate::host::namespace::{self, PidNamespace};
@@ -38,12 +38,19 @@ enum Scope {
     Cgroup(PathBuf),
 }
 
+/// Where samples come from.
+enum Input<'a> {
+    Host,
+    Profile(&'a mut Profile),
+    Feed(&'a mut dyn Feed),
+    Trace(&'a mut TraceInput),
+}
+
 /// Options of a capture; [`Session::builder`] has an example. By default it samples the whole host with the first source that
 /// works here, until its [`StopHandle`] stops it.
 pub struct Builder<'a> {
     sources: Vec<Source>,
-    profile: Option<&'a mut Profile>,
-    feed: Option<&'a mut dyn Feed>,
+    input: Input<'a>,
     sinks: Vec<&'a mut dyn Sink>,
     select: Option<Select<'a>>,
     time: Option<Duration>,
@@ -115,8 +122,7 @@ impl<'a> Builder<'a> {
     fn new() -> Self {
         Self {
             sources: Source::ALL.to_vec(),
-            profile: None,
-            feed: None,
+            input: Input::Host,
             sinks: Vec::new(),
             select: None,
             time: None,
@@ -162,14 +168,21 @@ impl<'a> Builder<'a> {
     /// the recorded one, if that number is known.
     #[must_use]
     pub fn profile(mut self, profile: &'a mut Profile) -> Self {
-        self.profile = Some(profile);
+        self.input = Input::Profile(profile);
         self
     }
 
     /// Takes samples from a custom source instead of the kernel's events.
     #[must_use]
     pub fn feed(mut self, feed: &'a mut dyn Feed) -> Self {
-        self.feed = Some(feed);
+        self.input = Input::Feed(feed);
+        self
+    }
+
+    /// Takes the events of a trace, which has no samples, instead of the kernel's: a [`Sink`] gets them from [`Sink::events`].
+    #[must_use]
+    pub fn trace(mut self, trace: &'a mut TraceInput) -> Self {
+        self.input = Input::Trace(trace);
         self
     }
 
@@ -428,7 +441,13 @@ impl<'a> Builder<'a> {
     /// [`Error`]; then all events are closed.
     pub fn start(mut self) -> Result<Session<'a>, Error> {
         let groups = CellSpecs::new(&self.cells)?;
-        let recorded = self.profile.as_deref_mut().and_then(Profile::cpus);
+        let mut input = std::mem::replace(&mut self.input, Input::Host);
+        let recorded = match &mut input {
+            Input::Profile(profile) => profile.cpus(),
+            // It has no samples to decide of.
+            Input::Trace(_) => Some(1),
+            Input::Host | Input::Feed(_) => None,
+        };
         let target_cpus = match self.target_cpus.or(recorded) {
             Some(cpus) => cpus,
             None => topology::online_cpus(&self.roots)?.len(),
@@ -441,21 +460,24 @@ impl<'a> Builder<'a> {
         };
         let mut pids = Vec::new();
         let mut recorder = None;
-        let (from, source, skipped) = if let Some(feed) = self.feed.take() {
-            (Origin::Feed(feed), Source::Recorded, Skipped::new())
-        } else if let Some(profile) = self.profile.take() {
-            symbols.begin = profile.recorded_here(&self.roots);
-            let source = profile.source();
-            let unwinds = SymbolOptions { lines: None, ..symbols.clone() };
-            (Origin::Profile(profile, unwinds), source, Skipped::new())
-        } else {
-            // Files changed after this time do not name the code; files of a feed's host are not here.
-            symbols.begin = Some(SystemTime::now());
-            let unwinds = SymbolOptions { lines: None, ..symbols.clone() };
-            let _raised = self.realtime.and_then(|_| priority::raise().ok());
-            let (capture, source, skipped) = self.capture(&mut pids, unwinds)?;
-            recorder = capture.recorder().cloned();
-            (Origin::Kernel(Box::new(capture)), source, skipped)
+        let (from, source, skipped) = match input {
+            Input::Feed(feed) => (From::Feed(feed), Source::Recorded, Skipped::new()),
+            Input::Trace(trace) => (From::Trace(trace), Source::Recorded, Skipped::new()),
+            Input::Profile(profile) => {
+                symbols.begin = profile.recorded_here(&self.roots);
+                let source = profile.source();
+                let unwinds = SymbolOptions { lines: None, ..symbols.clone() };
+                (From::Profile(profile, unwinds), source, Skipped::new())
+            }
+            Input::Host => {
+                // Files changed after this time do not name the code; files of a feed's host are not here.
+                symbols.begin = Some(SystemTime::now());
+                let unwinds = SymbolOptions { lines: None, ..symbols.clone() };
+                let _raised = self.realtime.and_then(|_| priority::raise().ok());
+                let (capture, source, skipped) = self.capture(&mut pids, unwinds)?;
+                recorder = capture.recorder().cloned();
+                (From::Kernel(Box::new(capture)), source, skipped)
+            }
         };
         let stop = StopConditions { time: self.time, stop: self.stop, pids, roots: self.roots, recorder };
         let Self {
@@ -472,7 +494,7 @@ impl<'a> Builder<'a> {
         } = self;
         let sampling = Sampling { from, sinks, select, stop, memory, use_hints };
         let options = config::DecisionOptions { scheduler, ..config::DecisionOptions::new(min_share, target_cpus) };
-        let raises = realtime.is_some() && matches!(sampling.from, Origin::Kernel(_));
+        let raises = realtime.is_some() && matches!(sampling.from, From::Kernel(_));
         Ok(Session {
             source,
             skipped,

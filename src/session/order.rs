@@ -14,7 +14,7 @@ use scxprof_base::tables::Tables;
 /// How far time must advance before the next release, in ns: sorting less more often costs more.
 const STEP: u64 = 20_000_000;
 
-/// An object to sort. [`Names`](super::Names) processes it.
+/// An object to sort.
 pub(super) trait Timed: Default {
     /// ns.
     fn time(&self) -> u64;
@@ -92,6 +92,8 @@ pub(super) struct Order<S = PendingSample> {
     pub(super) late_sched: u64,
     /// Hints are passed on among the events of the scheduler too.
     pub(super) joins_hints: bool,
+    /// Nothing is sorted.
+    is_given: bool,
 }
 
 /// What [`Order::release`] returns.
@@ -144,7 +146,14 @@ impl<S: Timed> Order<S> {
             sched: Vec::new(),
             late_sched: 0,
             joins_hints: false,
+            is_given: false,
         }
+    }
+
+    /// For one worker whose samples are in their order already, such as lines that scxprof wrote: it sorts nothing, and holds back
+    /// nothing. Side-band precedes all samples that come with it.
+    pub(super) fn given() -> Self {
+        Self { is_given: true, ..Self::new(1, 1) }
     }
 
     /// Takes a batch.
@@ -179,7 +188,9 @@ impl<S: Timed> Order<S> {
             self.late += u64::from(sample.time() < self.released);
             self.first = self.first.min(sample.time());
             self.last = self.last.max(sample.time());
-            self.keys.push(key(sample, chunk, at));
+            if !self.is_given {
+                self.keys.push(key(sample, chunk, at));
+            }
         }
         self.chunks.push_back(Chunk { left: samples.len(), samples });
     }
@@ -233,7 +244,16 @@ impl<S: Timed> Order<S> {
     /// True if [`Order::release`] would release enough to be worth its sorting.
     pub(super) fn is_due(&self) -> bool {
         let mark = self.mark();
-        mark == u64::MAX || mark.saturating_sub(self.released) >= STEP || self.is_full() || self.is_crowded()
+        self.is_given
+            || mark == u64::MAX
+            || mark.saturating_sub(self.released) >= STEP
+            || self.is_full()
+            || self.is_crowded()
+    }
+
+    /// The most samples that are held back.
+    pub(super) fn limit(&self) -> usize {
+        self.limit
     }
 
     /// True if more samples are held back than the limit.
@@ -260,6 +280,9 @@ impl<S: Timed> Order<S> {
     ///
     /// If more is held back than the limit allows, the older half is released early; what comes late is counted.
     pub(super) fn release(&mut self, mut take: impl FnMut(Released<'_, S>)) {
+        if self.is_given {
+            return self.release_as_given(take);
+        }
         self.sort();
         self.side_band.sort_by_key(|side| side.time);
         // Stable, and made for what is in order already, as what each CPU sent.
@@ -333,6 +356,21 @@ impl<S: Timed> Order<S> {
         }
         if self.chunks.len() > EMPTY + self.keys.len() {
             self.compact();
+        }
+    }
+
+    fn release_as_given(&mut self, mut take: impl FnMut(Released<'_, S>)) {
+        self.side_bytes = 0;
+        for side in self.side_band.drain(..) {
+            take(Released::SideBand(side.what));
+        }
+        while let Some(Chunk { mut samples, .. }) = self.chunks.pop_front() {
+            for sample in &mut samples {
+                take(Released::Sample(sample));
+            }
+            samples.clear();
+            self.spare.push(samples);
+            self.spare.truncate(SPARE);
         }
     }
 

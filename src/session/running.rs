@@ -3,30 +3,33 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::origins::{self, Capture};
 use super::stop::StopConditions;
-use super::{feed, recorded};
-use super::{Analysis, Capture, Decider, Error, Feed, Outcome, Progress, Sampled, Select, Sink, Skipped};
-use super::{Tables, TablesHandle};
+use super::{Analysis, Decider, Error, Feed, Outcome, Progress, Sampled, Select, Sink, Skipped};
+use super::{Tables, TablesHandle, TraceInput};
 use crate::config::{self, CellSpecs};
 use crate::host::priority::raised;
 use crate::profile::{Profile, Recorder};
 use crate::resolve::{Cgroups, Modules, Stacks, SymbolOptions};
 use crate::sample::sched::SchedEvent;
 use crate::sample::{Comm, Sample, Source, ThreadIndex};
+use scxprof_trace::Event;
 
-/// The origin of a session's samples.
-pub(super) enum Origin<'a> {
+/// Where the samples come from.
+pub(super) enum From<'a> {
     /// The kernel.
     Kernel(Box<Capture>),
     /// A recording, and where the files of its unwound code are.
     Profile(&'a mut Profile, SymbolOptions),
     /// A caller's feed.
     Feed(&'a mut dyn Feed),
+    /// A trace.
+    Trace(&'a mut TraceInput),
 }
 
 /// The samples on their way to the sinks.
 pub(super) struct Sampling<'a> {
-    pub(super) from: Origin<'a>,
+    pub(super) from: From<'a>,
     pub(super) sinks: Vec<&'a mut dyn Sink>,
     /// Which samples the sinks get.
     pub(super) select: Option<Select<'a>>,
@@ -43,9 +46,10 @@ impl Sampling<'_> {
         let mut all = All { first: sink, others: sinks, select, selected: Vec::new() };
         let mut ended = |now: Progress| ended(now) || stop.met(now);
         match from {
-            Origin::Kernel(capture) => capture.run(&mut all, &mut ended),
-            Origin::Profile(profile, symbols) => recorded::run(profile, memory, &symbols, &mut all, &mut ended),
-            Origin::Feed(feed) => feed::run(feed, memory, use_hints, &mut all, &mut ended),
+            From::Kernel(capture) => capture.run(&mut all, &mut ended),
+            From::Profile(profile, symbols) => origins::run_profile(profile, memory, &symbols, &mut all, &mut ended),
+            From::Feed(feed) => origins::run_feed(feed, memory, use_hints, &mut all, &mut ended),
+            From::Trace(trace) => origins::run_trace(trace, &mut all, &mut ended),
         }
     }
 }
@@ -97,7 +101,7 @@ impl Session<'_> {
     #[must_use]
     pub fn samples_per_second(&self) -> Option<(&str, f64)> {
         match &self.sampling.from {
-            Origin::Kernel(capture) => capture.rate.as_ref().map(|(event, rate)| (event.as_str(), *rate)),
+            From::Kernel(capture) => capture.rate.as_ref().map(|(event, rate)| (event.as_str(), *rate)),
             _ => None,
         }
     }
@@ -106,8 +110,8 @@ impl Session<'_> {
     #[must_use]
     pub fn tables(&self) -> TablesHandle {
         match &self.sampling.from {
-            Origin::Kernel(capture) => capture.tables.clone(),
-            Origin::Profile(..) | Origin::Feed(_) => TablesHandle::default(),
+            From::Kernel(capture) => capture.tables().clone(),
+            From::Profile(..) | From::Feed(_) | From::Trace(_) => TablesHandle::default(),
         }
     }
 
@@ -145,7 +149,7 @@ impl Session<'_> {
         if sampling.use_hints {
             decider = decider.use_hints();
         }
-        let procfs = matches!(sampling.from, Origin::Kernel(_)).then(|| sampling.stop.roots.proc.clone());
+        let procfs = matches!(sampling.from, From::Kernel(_)).then(|| sampling.stop.roots.proc.clone());
         let outcome = sampling.run(&mut decider, ended);
         let mut sampled = Sampled::new(decider, outcome, options, symbols);
         (sampled.skipped, sampled.procfs, sampled.raises) = (skipped, procfs, raises);
@@ -198,6 +202,13 @@ impl Sink for All<'_, '_> {
         self.first.sched(events, cgroups);
         for sink in &mut self.others {
             sink.sched(events, cgroups);
+        }
+    }
+
+    fn events(&mut self, events: &[Event], cgroups: &mut Cgroups) {
+        self.first.events(events, cgroups);
+        for sink in &mut self.others {
+            sink.events(events, cgroups);
         }
     }
 

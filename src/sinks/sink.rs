@@ -4,6 +4,7 @@ use crate::resolve::{Cgroups, Modules, Stacks};
 use crate::sample::sched::SchedEvent;
 use crate::sample::{Comm, Sample, ThreadIndex};
 use scxprof_base::tables::Tables;
+use scxprof_trace::Event;
 
 /// Receives samples in order of time.
 pub trait Sink {
@@ -21,6 +22,13 @@ pub trait Sink {
     /// There are none without `Builder::sched`, unless a recording has them.
     fn sched(&mut self, events: &[SchedEvent], cgroups: &mut Cgroups) {
         let _ = (events, cgroups);
+    }
+
+    /// Takes consecutive events of a trace, in order of time; by default only those of the scheduler, as [`Sink::sched`] does. A trace
+    /// has no samples.
+    fn events(&mut self, events: &[Event], cgroups: &mut Cgroups) {
+        let sched: Vec<SchedEvent> = events.iter().filter_map(Event::scheduling).collect();
+        self.sched(&sched, cgroups);
     }
 
     /// The last event was given; these are the names of processes (those of their main threads) by their id, as far as they are

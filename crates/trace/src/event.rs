@@ -3,7 +3,7 @@
 
 use super::names::Name;
 use super::stacks::StackId;
-use scxprof_base::sample::sched::SchedEvent;
+use scxprof_base::sample::sched::{SchedEvent, SchedWhat};
 use scxprof_base::sample::Comm;
 
 /// An event of a trace, in order of time.
@@ -22,6 +22,25 @@ impl Event {
         match self {
             Self::Sched(event) => event.time,
             Self::Trace(event) => event.time,
+        }
+    }
+
+    /// The scheduling event that it is; the beginnings of wprof's times in a dispatch queue are insertions.
+    #[must_use]
+    pub fn scheduling(&self) -> Option<SchedEvent> {
+        match *self {
+            Self::Sched(event) => Some(event),
+            Self::Trace(TraceEvent {
+                time,
+                cpu,
+                tid,
+                what: TraceWhat::Dsq { is_begin: true, dsq: Some(dsq), .. },
+                ..
+            }) => {
+                let what = SchedWhat::DsqInsert { tid, dsq, slice: 0, is_moved: false };
+                Some(SchedEvent { time, cpu, pid: SchedEvent::UNKNOWN, tid: SchedEvent::UNKNOWN, cgroup: 0, what })
+            }
+            Self::Trace(_) => None,
         }
     }
 }

@@ -4,10 +4,11 @@ use std::fs;
 
 use rustc_hash::FxHashSet;
 
-use super::{Capture, CaptureOptions, NoProcess, NotStarted, SessionError, Skipped};
+use super::kernel::{Capture, CaptureOptions};
 use crate::host::{proc, tasks, Roots};
 use crate::sample::Source;
 use crate::sampler::Target;
+use crate::session::error::{NoProcess, NotStarted, SessionError, Skipped};
 
 /// How often the threads of processes are listed again while their events are opened.
 const TRIES: usize = 5;
@@ -44,7 +45,7 @@ fn tasks_of(pids: &[u32], roots: &Roots) -> Result<Vec<Task>, NoProcess> {
 ///
 /// # Errors
 /// The first that does not.
-pub(super) fn threads_of(pids: &[u32], roots: &Roots) -> Result<Vec<u32>, NoProcess> {
+pub(in super::super) fn threads_of(pids: &[u32], roots: &Roots) -> Result<Vec<u32>, NoProcess> {
     Ok(tasks_of(pids, roots)?.into_iter().map(|task| task.tid).collect())
 }
 
@@ -58,7 +59,7 @@ fn process_of(tid: u32, roots: &Roots) -> Option<u32> {
 ///
 /// # Errors
 /// [`NotStarted`]: the last source does not work here, or one fails for another reason.
-pub(super) fn start_first(
+pub(in super::super) fn start_first(
     options: &mut CaptureOptions,
     sources: &[Source],
     pids: &[u32],
@@ -106,6 +107,6 @@ fn start(options: &mut CaptureOptions, pids: &[u32]) -> Result<Capture, SessionE
         drop(capture);
         capture = Capture::start(options)?;
     }
-    capture.notes.push("threads are being created faster than events can be opened; some may be missed".to_owned());
+    capture.note("threads are being created faster than events can be opened; some may be missed".to_owned());
     Ok(capture)
 }

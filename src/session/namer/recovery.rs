@@ -35,7 +35,7 @@ const MAX_VVAR: u64 = 64 << 10;
 
 /// Recovers accesses; caches code, frames and stacks within bounds.
 #[derive(Debug)]
-pub(super) struct Recoverer {
+pub(in crate::session) struct Recoverer {
     recovery: Recovery,
     code: CodeCache,
     constants: Constants,
@@ -52,7 +52,7 @@ pub(super) struct Recoverer {
 
 impl Recoverer {
     /// For the processes under `procfs`, within about `memory` bytes. Stores in `wanted` which memory samples need.
-    pub(super) fn new(procfs: &Path, memory: usize, wanted: Option<WantedMap>) -> Self {
+    pub(in crate::session) fn new(procfs: &Path, memory: usize, wanted: Option<WantedMap>) -> Self {
         Self {
             recovery: Recovery::new(memory / 2),
             code: CodeCache::new(procfs, Limits { bytes: memory / 4, ..Limits::default() }),

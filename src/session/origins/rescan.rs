@@ -9,14 +9,15 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender};
 use rustc_hash::FxHashMap;
 
-use super::order::Order;
-use super::Names;
 use crate::host::clock::monotonic_ns;
 use crate::host::priority;
 use crate::host::tasks::{self, TaskSeen};
 use crate::host::{Error, Roots};
 use crate::profile::{FilesOf, Recorder};
+use crate::resolve::Cgroups;
 use crate::sample::TimedSideBand;
+use crate::session::namer::Namer;
+use crate::session::order::Order;
 use scxprof_base::tables::Tables;
 
 /// The shortest interval.
@@ -33,6 +34,7 @@ const MAPS_AT_ONCE: usize = 64;
 type Tasks = Result<Vec<TaskSeen>, Error>;
 
 /// What a reading gives.
+#[derive(Debug)]
 struct Read {
     tasks: Tasks,
     files: Vec<FilesOf>,
@@ -44,6 +46,7 @@ struct Read {
 type Renewed = (u64, Vec<TimedSideBand>);
 
 /// A running reading.
+#[derive(Debug)]
 struct Rescan {
     /// Of the whole host, not only of a few processes' mappings.
     is_whole: bool,
@@ -58,6 +61,7 @@ fn timed(read: impl FnOnce() -> (Tasks, Vec<FilesOf>)) -> Read {
 }
 
 /// The reading, and when it may start again.
+#[derive(Debug)]
 pub(super) struct ProcfsRescan {
     roots: Roots,
     recorder: Option<Arc<Recorder>>,
@@ -100,8 +104,8 @@ impl ProcfsRescan {
         }
     }
 
-    /// Starts a reading if `names` may be stale, and passes them what was read.
-    pub(super) fn poll(&mut self, names: &mut Names, order: &mut Order) {
+    /// Starts a reading if names may be stale, and passes on what was read.
+    pub(super) fn poll(&mut self, namer: &mut Namer, cgroups: &mut Cgroups, order: &mut Order) {
         if let Some(Rescan { is_whole, thread }) = self.thread.take_if(|reading| reading.thread.is_finished()) {
             let mut took = Duration::ZERO;
             match thread.join() {
@@ -109,39 +113,35 @@ impl ProcfsRescan {
                     took = read.took;
                     match read.tasks {
                         Ok(seen) if is_whole && self.recorder.is_none() => {
-                            names.threads.reseed(&seen);
-                            names.maps.reseed(&seen);
+                            namer.reread(&seen);
                         }
                         // What cannot be read stays as it was, and the loss is counted already.
                         _ => {}
                     }
-                    for (pid, files) in read.files {
-                        names.maps.set_private_files(pid, files);
+                    for files in read.files {
+                        namer.set_private_files(files);
                     }
                 }
-                Err(_) => names.failures.push("the thread that reads procfs again died: names may be wrong".to_owned()),
+                Err(_) => namer.failed("the thread that reads procfs again died: names may be wrong".to_owned()),
             }
             self.maps_due = Instant::now() + MAPS_EVERY.max(took * MAPS_COST);
             if is_whole {
                 let begin = Instant::now();
-                let _ = names.cgroups.walk();
+                let _ = cgroups.walk();
                 self.due = Instant::now() + EVERY.max((took + begin.elapsed()) * COST);
             }
         }
         if self.thread.is_some() {
             return;
         }
-        if !names.suspect || Instant::now() < self.due {
-            return self.look_at_maps(names, order);
+        if !namer.is_suspect() || Instant::now() < self.due {
+            return self.look_at_maps(namer, order);
         }
-        names.suspect = false;
-        names.threads.begin_reseed();
+        let alive = namer.begin_reread();
         let (roots, recorder) = (self.roots.clone(), self.recorder.clone());
         let (stop, written) = (Arc::clone(&self.stop), self.written.clone());
-        let mut alive = Vec::new();
         if recorder.is_some() {
             order.hold(monotonic_ns());
-            alive = names.threads.alive();
         }
         let read = move || match recorder {
             Some(recorder) => {
@@ -157,25 +157,21 @@ impl ProcfsRescan {
     }
 
     /// Reads mappings again that may have changed without a record; in the background if they are recorded.
-    fn look_at_maps(&mut self, names: &mut Names, order: &mut Order) {
+    fn look_at_maps(&mut self, namer: &mut Namer, order: &mut Order) {
         let begin = Instant::now();
         if begin < self.maps_due {
             return;
         }
         let Some(recorder) = self.recorder.clone() else {
-            names.read_maps_again();
+            namer.read_maps_again();
             self.maps_due = Instant::now() + MAPS_EVERY.max(begin.elapsed() * MAPS_COST);
             return;
         };
         self.maps_due = begin + MAPS_EVERY;
         let now = monotonic_ns();
-        let mut pids = names.maps.due(now);
-        pids.truncate(MAPS_AT_ONCE);
+        let pids = namer.take_due_maps(now, MAPS_AT_ONCE);
         if pids.is_empty() {
             return;
-        }
-        for &pid in &pids {
-            names.maps.checked(pid, now, 0);
         }
         order.hold(now);
         let (roots, mapped) = (self.roots.clone(), Arc::clone(&self.mapped));

@@ -2,12 +2,17 @@
 
 use std::time::Instant;
 
-use super::hints::Hints;
-use super::order::Order;
-use super::stop::StopPoll;
-use super::{Loss, Names, Outcome, Progress, Sink};
+use crate::outcome::Outcome;
 use crate::sample::batch::{self, PendingSample, UserContext};
 use crate::sample::{RawSample, SideBand, TimedSideBand};
+use crate::sampler::loss::Loss;
+use crate::session::inlet::Inlet;
+use crate::session::namer::{Accesses, Namer};
+use crate::session::order::Order;
+use crate::session::origin::{Ending, Filled, Origin};
+use crate::session::pipeline::{self, Pipeline};
+use crate::session::stop::{Progress, StopPoll};
+use crate::sinks::Sink;
 
 /// Provides samples instead of the kernel's events.
 ///
@@ -67,33 +72,45 @@ impl From<Batch> for batch::Batch {
     }
 }
 
+/// A feed as an origin.
+struct FeedOrigin<'a> {
+    feed: &'a mut dyn Feed,
+    loss: Loss,
+}
+
 /// Passes the samples of `feed` to `sink` until its end, or until `ended` returns true.
-pub(super) fn run(
+pub(in super::super) fn run(
     feed: &mut dyn Feed,
     memory: usize,
     knows_hints: bool,
     sink: &mut dyn Sink,
     ended: &mut dyn FnMut(Progress) -> bool,
 ) -> Outcome {
-    let mut ends = StopPoll::new(Instant::now(), ended);
-    let mut order = Order::new(1, memory / 4 / size_of::<PendingSample>());
-    let mut names = Names::recorded(memory / 8, false);
-    names.hints = knows_hints.then(Hints::default);
-    names.keep(sink);
-    let mut loss = Loss::default();
-    while !ends.met(names.records) {
-        let Some(batch) = feed.next_batch() else { break };
-        loss.samples += batch.samples.len() as u64;
-        order.push(batch.into());
-        if order.is_due() {
-            names.release(&mut order, sink);
-            names.lend(sink);
-        }
+    let order = Order::new(1, memory / 4 / size_of::<PendingSample>());
+    let mut namer = Namer::recorded(memory / 8, false, Accesses::InSamples);
+    if knows_hints {
+        namer = namer.with_hints(None);
     }
-    order.end();
-    names.release(&mut order, sink);
-    let mut outcome = names.outcome(&order, loss, sink);
-    outcome.modules = names.modules.take().unwrap_or_default();
-    outcome.modules.finish(&names.maps);
-    outcome
+    let mut ends = StopPoll::new(Instant::now(), ended);
+    // In the caller's thread, as the feed may be.
+    pipeline::run_in_turn(Pipeline::new(order, namer), FeedOrigin { feed, loss: Loss::default() }, sink, &mut ends)
+}
+
+impl Origin for FeedOrigin<'_> {
+    type Sample = PendingSample;
+
+    fn fill(&mut self, inlet: &mut Inlet<'_, PendingSample>) -> Filled {
+        let Some(batch) = self.feed.next_batch() else { return Filled::End };
+        self.loss.samples += batch.samples.len() as u64;
+        inlet.push(batch.into());
+        Filled::More
+    }
+
+    fn loss(&self) -> Loss {
+        self.loss
+    }
+
+    fn end(self, outcome: &mut Outcome, ending: Ending<PendingSample>) {
+        ending.namer.finish_code(&mut outcome.modules);
+    }
 }

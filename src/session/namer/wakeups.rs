@@ -17,7 +17,7 @@ const MAX_PAIRS: usize = 1 << 18;
 
 /// What makes samples of wakeups.
 #[derive(Debug, Default)]
-pub(super) struct Wakeups {
+pub(in crate::session) struct Wakeups {
     tracker: Tracker,
     pairs: FxHashMap<(ThreadIndex, ThreadIndex), u64>,
     /// The processes that are watched; `None` for all.
@@ -50,7 +50,7 @@ impl Facts for Collect {
 
 impl Wakeups {
     /// Of these processes and what they fork, or of all; without `own_pid`.
-    pub(super) fn new(only: Option<FxHashSet<u32>>, own_pid: u32) -> Self {
+    pub(in crate::session) fn new(only: Option<FxHashSet<u32>>, own_pid: u32) -> Self {
         Self { only, own_pid, ..Self::default() }
     }
 

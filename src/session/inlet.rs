@@ -1,0 +1,159 @@
+//! The first stage: sorts what an origin gives.
+
+use std::fs::File;
+
+use super::order::{Order, Released, Timed};
+use super::piece::Piece;
+use crate::profile::hints::{HintRecord, Hints};
+use crate::sample::batch::{Batch, PendingSample};
+use crate::sample::{Sample, SideBand, TimedSideBand};
+use scxprof_trace::Event;
+
+/// Samples that are passed on at once, where the next stage has a thread, and the fewest of them with little memory.
+const PIECE: usize = 1 << 10;
+const LEAST_PIECE: usize = 16;
+/// All pieces together have about a sixth of the samples that may be held back to be sorted.
+const PART: usize = 64;
+/// Recorded hints that are read before they are sorted.
+const TAKEN: usize = 1 << 10;
+
+/// What it is that an origin gives: the record of a sample, or a line that has the names of one.
+pub(super) trait Unnamed: Timed + Send {
+    /// Adds it to the samples that are to be named.
+    fn put(&mut self, piece: &mut Piece);
+}
+
+impl Unnamed for PendingSample {
+    fn put(&mut self, piece: &mut Piece) {
+        if let Some(context) = self.context.take() {
+            piece.contexts.push((piece.samples.len(), context));
+        }
+        piece.samples.push_raw(&self.raw);
+    }
+}
+
+impl Unnamed for Sample {
+    fn put(&mut self, piece: &mut Piece) {
+        piece.samples.push(*self);
+    }
+}
+
+/// Where the first stage passes its pieces.
+pub(super) trait Next {
+    /// Takes the content of the piece, which can be filled again.
+    fn take(&mut self, piece: &mut Piece);
+}
+
+/// The piece that is being filled.
+#[derive(Debug)]
+pub(super) struct Unfinished {
+    piece: Piece,
+    /// It is full with so many samples.
+    size: usize,
+}
+
+impl Unfinished {
+    pub(super) fn new(size: usize) -> Self {
+        Self { piece: Piece::default(), size }
+    }
+
+    /// For an order that holds back so many samples.
+    pub(super) fn for_limit(limit: usize) -> Self {
+        Self::new((limit / PART).clamp(LEAST_PIECE, PIECE))
+    }
+}
+
+/// Takes what an origin gives.
+pub(super) struct Inlet<'a, S> {
+    pub(super) order: &'a mut Order<S>,
+    /// The piece that is filled, and where it goes; `None` while nothing can be passed on.
+    next: Option<(&'a mut Unfinished, &'a mut dyn Next)>,
+}
+
+impl<'a, S: Unnamed> Inlet<'a, S> {
+    pub(super) fn new(order: &'a mut Order<S>, unfinished: &'a mut Unfinished, next: &'a mut dyn Next) -> Self {
+        Self { order, next: Some((unfinished, next)) }
+    }
+
+    /// One that only holds back.
+    pub(super) fn closed(order: &'a mut Order<S>) -> Self {
+        Self { order, next: None }
+    }
+
+    /// Takes a batch.
+    pub(super) fn push(&mut self, batch: Batch<S>) {
+        self.order.push(batch);
+    }
+
+    /// Takes the content of a batch, which can be filled again.
+    pub(super) fn take(&mut self, batch: &mut Batch<S>) {
+        self.order.take(batch);
+    }
+
+    /// Takes the recorded hints up to `until`, which must precede the samples of their time.
+    pub(super) fn take_hints(&mut self, recorded: &mut Hints<File>, until: u64) {
+        loop {
+            let next = std::iter::from_fn(|| recorded.next_until(until)).map(|record| {
+                let HintRecord { tid, pid, hint, time, .. } = record;
+                TimedSideBand { time, what: SideBand::Hint { time, pid, tid, hint } }
+            });
+            let side_band: Vec<_> = next.take(TAKEN).collect();
+            if side_band.is_empty() {
+                return;
+            }
+            self.order.extend(side_band);
+            if self.order.is_crowded() {
+                self.release();
+            }
+        }
+    }
+
+    /// Takes events of a trace, which are in order already; `events` can be filled again.
+    pub(super) fn events(&mut self, events: &mut Vec<Event>) {
+        if let Some((unfinished, next)) = &mut self.next {
+            std::mem::swap(&mut unfinished.piece.events, events);
+            next.take(&mut unfinished.piece);
+            events.clear();
+        }
+    }
+
+    /// Passes on what is complete, if that is worth the sorting.
+    pub(super) fn release_due(&mut self) {
+        if self.order.is_due() {
+            self.release();
+        }
+    }
+
+    /// Passes on what is complete; a piece that is not full yet waits for more.
+    pub(super) fn release(&mut self) {
+        let Some((Unfinished { piece, size }, next)) = &mut self.next else { return };
+        self.order.release(|released| {
+            match released {
+                Released::SideBand(what) => piece.side_band.push((piece.samples.len(), what)),
+                Released::Sample(sample) => sample.put(piece),
+                Released::Sched(mut events) => {
+                    // They may be many at once.
+                    while let Some((some, rest)) = events.split_at_checked(*size).filter(|(_, rest)| !rest.is_empty()) {
+                        piece.push_sched(some);
+                        next.take(piece);
+                        events = rest;
+                    }
+                    piece.push_sched(events);
+                }
+            }
+            if piece.is_full(*size) {
+                next.take(piece);
+            }
+        });
+    }
+
+    /// Passes on all that is complete.
+    pub(super) fn release_all(&mut self) {
+        self.release();
+        if let Some((Unfinished { piece, .. }, next)) = &mut self.next {
+            if !piece.is_empty() {
+                next.take(piece);
+            }
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! A capture of the kernel's events: from the start of the workers to the last sample in the sink.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::RecvTimeoutError;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::rescan::ProcfsRescan;
+use crate::bpf::{self, Watch};
+use crate::host::aside;
+use crate::host::clock::boottime_ns;
+use crate::host::priority;
+use crate::host::{proc, Roots};
+use crate::outcome::Outcome;
+use crate::profile::Recorder;
+use crate::resolve::{Cgroups, SymbolOptions, Unwinder};
+use crate::sample::batch::{Batch, PendingSample};
+use crate::sample::Source;
+use crate::sampler::attr::Feature;
+use crate::sampler::event::CHAIN_SIZE;
+use crate::sampler::loss::Loss;
+use crate::sampler::tee::Tee;
+use crate::sampler::{self, Running, Sampler, Target};
+use crate::session::error::SessionError;
+use crate::session::inlet::Inlet;
+use crate::session::namer::{Accesses, Namer, Recoverer, Wakeups};
+use crate::session::order::Order;
+use crate::session::origin::{Ending, Filled, Origin};
+use crate::session::pipeline::{self, Names, Pipeline};
+use crate::session::stop::{Progress, StopPoll, TICK};
+use crate::sinks::Sink;
+use scxprof_base::tables::{Tables, TablesHandle};
+use scxprof_recover::REGS_MASK;
+
+/// Bytes of a sample's registers and stack while it waits.
+const CONTEXT_SIZE: usize = 768;
+/// Bytes of the memory around the registers of a sample, if it is read.
+const SNAPSHOT_SIZE: usize = 2048;
+
+/// The options of a running capture.
+#[derive(Debug)]
+pub(in super::super) struct CaptureOptions {
+    /// What to sample and how.
+    pub(in super::super) sampler: sampler::SamplerOptions,
+    /// The directories under which the host is read.
+    pub(in super::super) roots: Roots,
+    /// Bytes for queues and caches, without the rings.
+    pub(in super::super) memory: usize,
+    /// Which task hints to follow, if any.
+    pub(in super::super) hints: Option<bpf::HintOptions>,
+    /// The directory of a profile to record, if any.
+    pub(in super::super) record: Option<PathBuf>,
+    /// Where the files of unwound code are.
+    pub(in super::super) symbols: SymbolOptions,
+    /// Keeps the memory in samples.
+    pub(in super::super) keep_memory: bool,
+    /// For the source `wakeups`: the processes that are watched with what they fork; `None` for all.
+    pub(in super::super) only: Option<FxHashSet<u32>>,
+}
+
+/// Bytes of registers and of the stack in each sample, if stacks are unwound from them.
+fn stack_size(options: &CaptureOptions) -> usize {
+    let context = options.sampler.stacks.as_ref().and_then(|event| event.context);
+    context.map_or(0, |context| context.stack as usize + 8 * REGS_MASK.count_ones() as usize)
+}
+
+/// CAP_SYS_PTRACE as a bit of `CapEff` (linux/capability.h).
+const CAP_SYS_PTRACE: u64 = 1 << 19;
+
+/// What cannot be read about other users' processes without the right to inspect them.
+fn strangers(roots: &Roots, source: Source) -> Option<String> {
+    if proc::capabilities(roots)? & CAP_SYS_PTRACE != 0 {
+        return None;
+    }
+    let what = if roots.proc.join("1").exists() {
+        "procfs does not show what other users' processes map"
+    } else {
+        // hidepid, or subset=pid.
+        "procfs hides the processes of other users, so that their threads have no names"
+    };
+    let effect = if source == Source::Timer {
+        "most of their samples give no address"
+    } else {
+        "memory that they share is not always recognised"
+    };
+    Some(format!("{what}, and {effect}; it takes CAP_SYS_PTRACE"))
+}
+
+/// A running capture.
+#[derive(Debug)]
+pub(in super::super) struct Capture {
+    kernel: Kernel,
+    pipeline: Pipeline<PendingSample>,
+    begin: Instant,
+    /// When all events were open, CLOCK_BOOTTIME in ns: what a watched thread makes from then on inherits them.
+    pub(super) opened: u64,
+    /// The event, and its samples per second on a busy CPU, if that is known.
+    pub(in super::super) rate: Option<(String, f64)>,
+}
+
+/// The rings, and what is read beside them.
+#[derive(Debug)]
+struct Kernel {
+    running: Running,
+    /// Task hints, if they can be followed.
+    watch: Option<Watch>,
+    recorder: Option<Arc<Recorder>>,
+    /// `None` when it has been stopped.
+    reread: Option<ProcfsRescan>,
+    begin: Instant,
+    duration: Duration,
+    /// Look-ups without an answer before this capture.
+    unanswered: u64,
+    notes: Vec<String>,
+}
+
+impl Capture {
+    /// Opens and enables the events, then reads what exists already in the background, so that nothing is missed in between.
+    ///
+    /// A capture that records takes names only from what it records, so that its replay gives the same samples.
+    ///
+    /// # Errors
+    /// [`SessionError`]; then all events are closed.
+    pub(super) fn start(options: &CaptureOptions) -> Result<Self, SessionError> {
+        let CaptureOptions { sampler: sampling, roots, memory, .. } = options;
+        let cgroups = Cgroups::new(roots)?;
+        let sampler = Sampler::open(sampling)?;
+        let opened = boottime_ns();
+        let mut notes = sampler.notes().to_vec();
+        let rate = sampler.samples_per_second();
+        if !matches!(sampling.target, Target::Tasks { .. }) {
+            notes.extend(strangers(roots, sampling.source));
+        }
+        // Before the first sample, so that each has its thread's hint.
+        let mut no_hints = None;
+        let watch = match options.hints.as_ref().map(|hints| Watch::start(hints, &roots.proc)) {
+            Some(Ok(watch)) => {
+                notes.extend_from_slice(watch.notes());
+                Some(watch)
+            }
+            Some(Err(error)) => {
+                notes.push(format!("{error}; hints are missing, the memory profile goes on without them"));
+                no_hints = Some(error.to_string());
+                None
+            }
+            None => None,
+        };
+        let cgroups_of_threads =
+            if sampler.features().has(Feature::Cgroup) { None } else { Some(Cgroups::new(roots)?) };
+        let recorder = match &options.record {
+            Some(dir) => {
+                let (source, keep_memory) = (sampling.source, options.keep_memory);
+                let watched = options.only.as_ref().map(|pids| pids.iter().copied().collect());
+                let has_hints = options.hints.is_some();
+                Some(Arc::new(Recorder::new(&sampler, source, roots, has_hints, keep_memory, watched, dir)?))
+            }
+            None => None,
+        };
+        let tee = recorder.clone().map(|recorder| recorder as Arc<dyn Tee>);
+        let running = sampler.start(tee.as_ref())?;
+        let begin = Instant::now();
+        let recovers = sampling.source == Source::Timer;
+        let accesses = match sampling.source {
+            Source::Timer => Accesses::Recovered(Box::new(Recoverer::new(&roots.proc, memory / 4, running.wanted()))),
+            Source::Wakeups => Accesses::OfWakeups(Box::new(Wakeups::new(options.only.clone(), std::process::id()))),
+            _ => Accesses::InSamples,
+        };
+        // A quarter for samples that wait for their order or for code, an eighth for mappings; the sink gets the rest.
+        let context = match (recovers, sampling.snapshots) {
+            (true, true) => CONTEXT_SIZE + SNAPSHOT_SIZE,
+            (true, false) => CONTEXT_SIZE,
+            (false, _) if sampling.source == Source::Stacks => CHAIN_SIZE + stack_size(options),
+            (false, _) => 0,
+        };
+        let waiting = size_of::<PendingSample>() + context;
+        let share = if recovers { memory / 8 } else { memory / 4 };
+        let mut order = Order::new(running.workers() + usize::from(watch.is_some()), share / waiting);
+        order.joins_hints = sampling.sched.is_some() || sampling.source == Source::Wakeups;
+        let child = sampling.child_pid_namespace;
+        let mut namer = match recorder.clone() {
+            Some(recorder) => Namer::of_recorder(memory / 8, child, accesses, recorder),
+            None => Namer::of_host(roots, memory / 8, child, accesses, cgroups_of_threads),
+        };
+        if options.hints.is_some() {
+            namer = namer.with_hints(no_hints);
+        }
+        if sampling.source == Source::Stacks && stack_size(options) > 0 {
+            namer = namer.with_unwinder(Unwinder::new(options.symbols.clone(), FxHashMap::default()));
+        }
+        let tids = match &sampling.target {
+            Target::Tasks { tids, .. } => Some(tids.clone()),
+            Target::System | Target::Cgroup(_) => None,
+        };
+        let of_thread = roots.clone();
+        let seed = move || {
+            let mut names = Names { namer, cgroups };
+            names.namer.seed(&of_thread, tids.as_deref(), &mut names.cgroups);
+            names
+        };
+        let snapshot = priority::spawn("snapshot", seed).map_err(SessionError::Thread)?;
+        let mut pipeline = Pipeline::new(order, Namer::recorded(0, child, Accesses::InSamples));
+        pipeline.snapshot = Some(snapshot);
+        let kernel = Kernel {
+            running,
+            watch,
+            reread: Some(ProcfsRescan::new(roots, recorder.as_ref())),
+            recorder,
+            begin,
+            duration: Duration::ZERO,
+            unanswered: aside::unanswered(),
+            notes,
+        };
+        Ok(Self { kernel, pipeline, begin, opened, rate })
+    }
+
+    /// The recorder, if the capture records.
+    pub(in super::super) fn recorder(&self) -> Option<&Arc<Recorder>> {
+        self.kernel.recorder.as_ref()
+    }
+
+    /// The sizes of its tables while it runs.
+    pub(in super::super) fn tables(&self) -> &TablesHandle {
+        &self.pipeline.tables
+    }
+
+    /// Tells that something may be missing.
+    pub(super) fn note(&mut self, note: String) {
+        self.kernel.notes.push(note);
+    }
+
+    /// Passes samples to `sink` until `ended`, which is called about every 50 ms, returns true; then the rest of the rings.
+    pub(in super::super) fn run(self, sink: &mut dyn Sink, ended: &mut dyn FnMut(Progress) -> bool) -> Outcome {
+        let Self { kernel, pipeline, begin, .. } = self;
+        pipeline::run_in_turn(pipeline, kernel, sink, &mut StopPoll::new(begin, ended))
+    }
+}
+
+impl Kernel {
+    /// Takes waiting hint events, as long as there is room for them.
+    fn take_hints(&self, order: &mut Order) {
+        let Some(watch) = &self.watch else { return };
+        let worker = self.running.workers();
+        while order.takes_hints(worker) {
+            let Ok(batch) = watch.batches().try_recv() else { return };
+            order.push(Batch { worker, ..batch });
+        }
+    }
+}
+
+impl Origin for Kernel {
+    type Sample = PendingSample;
+
+    fn fill(&mut self, inlet: &mut Inlet<'_, PendingSample>) -> Filled {
+        match self.running.batches().recv_timeout(TICK) {
+            Ok(batch) => inlet.push(batch),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return Filled::End,
+        }
+        if let Some(reread) = &self.reread {
+            self.take_hints(inlet.order);
+            reread.take(inlet.order);
+        }
+        Filled::More
+    }
+
+    fn stop(&mut self, order: &mut Order) -> Filled {
+        self.running.stop();
+        if let Some(watch) = &self.watch {
+            watch.stop();
+        }
+        if let Some(reread) = self.reread.take() {
+            reread.stop(order);
+        }
+        self.duration = self.begin.elapsed();
+        if let Some(watch) = &self.watch {
+            for batch in watch.batches() {
+                order.push(Batch { worker: self.running.workers(), ..batch });
+            }
+        }
+        Filled::More
+    }
+
+    fn look_again(&mut self, namer: &mut Namer, cgroups: &mut Cgroups, order: &mut Order) {
+        if let Some(reread) = &mut self.reread {
+            reread.poll(namer, cgroups, order);
+        }
+    }
+
+    fn loss(&self) -> Loss {
+        // The workers have it at the end.
+        Loss::default()
+    }
+
+    fn measure(&self, tables: &mut Tables) {
+        if let Some(reread) = &self.reread {
+            reread.measure(tables);
+        }
+    }
+
+    fn end(self, outcome: &mut Outcome, mut ending: Ending<PendingSample>) {
+        let Self { running, watch, recorder, duration, unanswered, mut notes, .. } = self;
+        ending.namer.finish_code(&mut outcome.modules);
+        notes.append(&mut outcome.notes);
+        if let Some(recorder) = &recorder {
+            recorder.note_cgroups(&ending.cgroups);
+            notes.extend(recorder.left_out());
+        }
+        notes.append(&mut ending.namer.take_failures());
+        outcome.notes = notes;
+        if let Some(watch) = watch {
+            let probe = watch.probe();
+            let (counts, said) = watch.join();
+            if let Some(hints) = &mut outcome.hints {
+                (hints.probe, hints.counts) = (Some(probe), counts);
+                hints.missing = said.first().cloned();
+                hints.late += ending.order.late_hints;
+            }
+            outcome.notes.extend(said);
+        }
+        let totals = running.join();
+        if let Some(recorder) = recorder {
+            recorder.lost(&totals.lost);
+        }
+        (outcome.events, outcome.duration, outcome.realtime) = (totals.events, duration, totals.realtime);
+        outcome.loss.add(&totals.loss);
+        outcome.notes.extend(totals.notes);
+        let unanswered = aside::unanswered().saturating_sub(unanswered);
+        if unanswered > 0 {
+            outcome.notes.push(format!(
+                "{unanswered} look-ups of files or memory were given up: a file system or a process did not answer in {} ms",
+                aside::SHORT.as_millis()
+            ));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_seen_of_others_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let with = |capabilities: &str| {
+            std::fs::create_dir_all(dir.path().join("self")).unwrap();
+            std::fs::write(dir.path().join("self/status"), format!("Name:\tx\nCapEff:\t{capabilities}\n")).unwrap();
+            strangers(&Roots { proc: dir.path().to_owned(), ..Roots::default() }, Source::Timer)
+        };
+        let said = with("0000004000000000").unwrap();
+        assert!(
+            said.starts_with("procfs hides") && said.ends_with("give no address; it takes CAP_SYS_PTRACE"),
+            "{said}"
+        );
+        std::fs::create_dir(dir.path().join("1")).unwrap();
+        assert!(with("0000004000000000").unwrap().starts_with("procfs does not show"));
+        assert_eq!(with("000001fffeffffff"), None);
+    }
+}

@@ -1,0 +1,21 @@
+//! The origins of samples, a file for each: the kernel, the forms of a profile, a trace, a caller's feed.
+
+mod feed;
+mod kernel;
+mod lines;
+mod numbers;
+mod perf_data;
+mod profile;
+mod rescan;
+mod script;
+mod start;
+mod trace;
+
+pub use feed::{Batch, Feed};
+pub(super) use kernel::{Capture, CaptureOptions};
+pub(super) use start::{start_first, threads_of};
+pub use trace::TraceInput;
+
+pub(super) use feed::run as run_feed;
+pub(super) use profile::run as run_profile;
+pub(super) use trace::run as run_trace;

@@ -1,0 +1,265 @@
+//! The records of a perf.data.
+
+use std::time::Duration;
+
+use perf_event_open_sys::bindings as sys;
+use rustc_hash::FxHashMap;
+
+use crate::outcome::Outcome;
+use crate::profile::meta::from_hex;
+use crate::profile::{PerfDataError, Profile, Records};
+use crate::resolve::{SymbolOptions, Unwinder};
+use crate::sample::batch::PendingSample;
+use crate::sample::{RawSample, Source};
+use crate::sampler::event::CHAIN_SIZE;
+use crate::sampler::intake::Intake;
+use crate::sampler::loss::Loss;
+use crate::sampler::AddressFrom;
+use crate::session::inlet::Inlet;
+use crate::session::namer::{Accesses, Namer, Wakeups};
+use crate::session::order::Order;
+use crate::session::origin::{Ending, Filled, Origin};
+use crate::session::pipeline::{self, Pipeline, Stages};
+use crate::session::stop::StopPoll;
+use crate::sinks::Sink;
+use scxprof_perf::buildid::BuildId;
+use scxprof_perf::reader::Item;
+use scxprof_perf::record::{sample_type, Header, Layout};
+
+/// Records that are read before they are sorted.
+const TAKE_EVERY: usize = 1 << 10;
+
+/// Why names may be wrong: perf reads one ring after the other.
+const UNTIMED: &str =
+    "the recording has no times: what came first is guessed from its position in the file (`perf record -T` records times)";
+/// Why threads lack names that the recording has.
+const NAMED_AT_END: &str =
+    "most names and mappings come at the end of the recording, too late for its samples: record without --tail-synthesize";
+
+/// The records of a profile that is a perf.data.
+struct PerfDataOrigin<'p> {
+    profile: &'p mut Profile,
+    intake: Intake,
+    /// Everything older than this has been read.
+    mark: u64,
+    /// The latest time at the last mark: it is complete at the next (`perf_event__process_finished_round` in tools/perf/util).
+    newest: u64,
+    /// There were samples without a time.
+    is_untimed: bool,
+    /// Samples of this event are all that is read, or all that is not.
+    only: Option<(u16, bool)>,
+    /// Samples with call chains are wanted as such, also those of scheduling events.
+    reads_stacks: bool,
+    /// The sink wants the code of samples.
+    wants_code: bool,
+    /// Samples of KVM guests, which are left out.
+    guests: u64,
+    /// perf wrote what existed only after it had recorded samples.
+    is_named_at_end: bool,
+}
+
+/// Passes the samples of the records to `sink` until their end, or until it must end.
+pub(super) fn run(
+    profile: &mut Profile,
+    memory: usize,
+    symbols: &SymbolOptions,
+    sink: &mut dyn Sink,
+    ends: &mut StopPoll<'_>,
+) -> Outcome {
+    // What another program recorded may have any addresses, but a sink of stacks wants none.
+    let is_foreign = profile.meta.is_none();
+    let aside = profile.aside_event();
+    let reads_stacks = sink.wants_stacks() && (is_foreign || aside.is_some());
+    let address_from = if reads_stacks { AddressFrom::Callchain } else { profile.address_from() };
+    let identity = profile.identity();
+    let accesses = if profile.source() == Source::Wakeups {
+        let watched = profile.meta.as_ref().and_then(|meta| meta.watched.as_ref());
+        let watched = watched.map(|pids| pids.iter().copied().collect());
+        Accesses::OfWakeups(Box::new(Wakeups::new(watched, identity.own_pid)))
+    } else if sink.wants_stacks() || !(address_from.recovers() || is_foreign) {
+        Accesses::InSamples
+    } else {
+        // They exist for this case, if nothing else tells more.
+        profile.recovered.take().map_or(Accesses::InSamples, |recovered| Accesses::Joined(Box::new(recovered)))
+    };
+    let mut namer = Namer::recorded(memory / 4, identity.child_pid_namespace, accesses);
+    if profile.hints.is_some() {
+        namer = namer.with_hints(None);
+    }
+    let mut chain = 0;
+    if let (AddressFrom::Callchain, Records::PerfData(perf_data)) = (&address_from, &mut profile.records) {
+        // The timer's samples have registers, too.
+        let is_read = |number: usize| aside.is_none_or(|aside| usize::from(aside) == number);
+        let events = perf_data.events().iter().enumerate().filter(|(number, _)| is_read(*number));
+        let stack = events.map(|(_, event)| event.attr.stack_user).max().unwrap_or(0) as usize;
+        chain = CHAIN_SIZE + stack;
+        if stack > 0 {
+            namer = namer.with_unwinder(Unwinder::new(symbols.clone(), unambiguous(perf_data.build_ids())));
+        }
+    }
+    let waiting = size_of::<PendingSample>() + chain;
+    let mut pipeline = Pipeline::new(Order::new(1, memory / 4 / waiting), namer);
+    for (id, path) in profile.meta.as_ref().map(|meta| meta.cgroups.as_slice()).unwrap_or_default() {
+        if let Some(path) = from_hex(path) {
+            pipeline.names.cgroups.record(*id, &path);
+        }
+    }
+    let origin = PerfDataOrigin {
+        profile,
+        intake: Intake::new(identity, address_from),
+        mark: 0,
+        newest: 0,
+        is_untimed: false,
+        only: aside.map(|aside| (aside, reads_stacks)),
+        reads_stacks,
+        wants_code: sink.wants_code() || sink.wants_stacks(),
+        guests: 0,
+        is_named_at_end: false,
+    };
+    pipeline::run(pipeline, origin, Stages::InThreads, sink, ends)
+}
+
+impl PerfDataOrigin<'_> {
+    /// Reads some records; false if there are no more.
+    fn read(&mut self, inlet: &mut Inlet<'_, PendingSample>) -> Result<bool, PerfDataError> {
+        for _ in 0..TAKE_EVERY {
+            let Records::PerfData(perf_data) = &mut self.profile.records else { return Ok(false) };
+            match perf_data.next_item()? {
+                Some(Item::Record { bytes, event, sched: Some(_), .. })
+                    if self.only.is_some_and(|(only, wanted)| !wanted && usize::from(only) == event)
+                        && is_of_others(self.only, bytes, event) => {}
+                Some(Item::Record { bytes, layout, event, sched: Some(decoder), .. })
+                    if !(self.reads_stacks && is_stack(self.only, layout, event)) =>
+                {
+                    self.intake.take_sched(bytes, layout, decoder);
+                }
+                Some(Item::Record { bytes, event, .. }) if is_of_others(self.only, bytes, event) => {}
+                Some(Item::Record { bytes, .. }) if is_of_a_guest(bytes) => self.guests += 1,
+                Some(Item::Record { bytes, layout, period, event, .. }) => {
+                    let is_timed = layout.sample_type & sample_type::TIME != 0;
+                    if !is_timed {
+                        // It applies to the samples after it in the file, not to those before it.
+                        if Header::read(bytes).is_some_and(|header| header.kind == sys::PERF_RECORD_SAMPLE) {
+                            self.is_untimed = true;
+                        } else if self.is_untimed {
+                            inlet.take(self.intake.batch());
+                            inlet.release();
+                        }
+                    }
+                    let malformed = self.intake.malformed();
+                    let (newest, batch) = (self.intake.newest(), self.intake.batch());
+                    let (before, sides) = (batch.samples.len(), batch.side_band.len());
+                    self.intake.take(bytes, layout);
+                    // perf's own records of existing threads and mappings have time 0.
+                    if let Some(side) = self.intake.batch().side_band.get(sides) {
+                        self.is_named_at_end |= side.time == 0 && newest > 0 && is_timed && layout.sample_id_all;
+                    }
+                    if let Some(PendingSample { raw, .. }) = self.intake.batch().samples.get_mut(before) {
+                        raw.period = period.unwrap_or(raw.period);
+                        raw.event = u16::try_from(event).unwrap_or(u16::MAX);
+                        if layout.sample_type & sample_type::CPU == 0 {
+                            raw.cpu = RawSample::NO_CPU;
+                        }
+                    }
+                    if self.intake.malformed() > malformed {
+                        let header = Header::read(bytes);
+                        self.profile.note_unparseable(header);
+                    }
+                }
+                Some(Item::Round) => {
+                    self.take_hints(self.intake.newest(), inlet);
+                    self.mark = self.mark.max(self.newest);
+                    self.newest = self.intake.newest();
+                    self.intake.batch().complete_until = self.mark;
+                    inlet.take(self.intake.batch());
+                    inlet.release_due();
+                }
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes the hints up to `until`, which must precede the samples of their time.
+    fn take_hints(&mut self, until: u64, inlet: &mut Inlet<'_, PendingSample>) {
+        if let Some(hints) = &mut self.profile.hints {
+            inlet.take_hints(hints, until);
+        }
+    }
+}
+
+impl Origin for PerfDataOrigin<'_> {
+    type Sample = PendingSample;
+
+    fn fill(&mut self, inlet: &mut Inlet<'_, PendingSample>) -> Filled {
+        let has_more = self.read(inlet);
+        let is_end = !matches!(has_more, Ok(true));
+        self.take_hints(if is_end { u64::MAX } else { self.intake.newest() }, inlet);
+        inlet.take(self.intake.batch());
+        if let Err(error) = has_more {
+            self.profile.note_failed(Some(error));
+        }
+        if is_end {
+            Filled::End
+        } else {
+            Filled::More
+        }
+    }
+
+    fn loss(&self) -> Loss {
+        self.intake.loss()
+    }
+
+    fn end(self, outcome: &mut Outcome, ending: Ending<PendingSample>) {
+        let Self { profile, intake, is_untimed, is_named_at_end, guests, wants_code, .. } = self;
+        let first = ending.order.first;
+        // Of all records, not only of the samples.
+        outcome.duration = Duration::from_nanos(intake.newest().saturating_sub(first));
+        profile.times = Some((first, intake.newest()));
+        profile.recovered = ending.namer.take_recovered().or(profile.recovered.take());
+        if let (true, Records::PerfData(perf_data)) = (wants_code, &mut profile.records) {
+            outcome.modules.finish_recorded(&perf_data.build_ids());
+        }
+        if is_named_at_end && outcome.loss.unnamed > 0 && profile.meta.is_none() {
+            outcome.notes.insert(0, NAMED_AT_END.to_owned());
+        }
+        if guests > 0 {
+            let note = format!("{guests} samples of KVM guests are left out: their code and memory are not the host's");
+            outcome.notes.insert(0, note);
+        }
+        if is_untimed {
+            outcome.notes.insert(0, UNTIMED.to_owned());
+        }
+    }
+}
+
+/// True for an event whose samples are wanted as call stacks, also if it is one of the scheduler.
+fn is_stack(only: Option<(u16, bool)>, layout: &Layout, event: usize) -> bool {
+    layout.sample_type & sample_type::CALLCHAIN != 0 && only.is_none_or(|(only, _)| usize::from(only) == event)
+}
+
+/// True for a sample that interrupted a KVM guest: its addresses are not those of the process that runs the guest.
+fn is_of_a_guest(bytes: &[u8]) -> bool {
+    const MODE: u32 = sys::PERF_RECORD_MISC_CPUMODE_MASK;
+    const GUEST: [u32; 2] = [sys::PERF_RECORD_MISC_GUEST_KERNEL, sys::PERF_RECORD_MISC_GUEST_USER];
+    Header::read(bytes).is_some_and(|header| {
+        header.kind == sys::PERF_RECORD_SAMPLE && GUEST.contains(&(u32::from(header.misc) & MODE))
+    })
+}
+
+/// True for samples of other events than those that are read, and for what was lost of them.
+fn is_of_others(only: Option<(u16, bool)>, bytes: &[u8], event: usize) -> bool {
+    const OF_EVENTS: [u32; 3] = [sys::PERF_RECORD_SAMPLE, sys::PERF_RECORD_LOST, sys::PERF_RECORD_LOST_SAMPLES];
+    let is_of_an_event = || Header::read(bytes).is_some_and(|header| OF_EVENTS.contains(&header.kind));
+    only.is_some_and(|(only, is_wanted)| (usize::from(only) == event) != is_wanted && is_of_an_event())
+}
+
+/// The build ids of the paths that have one alone: in containers several files may have one path.
+fn unambiguous(build_ids: Vec<(Vec<u8>, BuildId)>) -> FxHashMap<Vec<u8>, BuildId> {
+    let mut by_path: FxHashMap<Vec<u8>, Option<BuildId>> = FxHashMap::default();
+    for (path, build_id) in build_ids {
+        let known = by_path.entry(path).or_insert(Some(build_id));
+        *known = known.filter(|known| *known == build_id);
+    }
+    by_path.into_iter().filter_map(|(path, build_id)| Some((path, build_id?))).collect()
+}

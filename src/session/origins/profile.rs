@@ -1,0 +1,69 @@
+//! A recorded profile instead of rings: the same order, the same names, the same sinks.
+
+use std::time::{Duration, Instant};
+
+use super::{lines, perf_data, script};
+use crate::outcome::Outcome;
+use crate::profile::{Profile, Records};
+use crate::resolve::SymbolOptions;
+use crate::sampler::loss::{Loss, SchedLoss};
+use crate::session::stop::{Progress, StopPoll};
+use crate::sinks::Sink;
+
+/// Passes the samples of `profile` to `sink` until its end, or until `ended` returns true. Sorting and the mappings take a part
+/// of `memory` bytes each. Afterwards the profile reports what could not be read.
+pub(in super::super) fn run(
+    profile: &mut Profile,
+    memory: usize,
+    symbols: &SymbolOptions,
+    sink: &mut dyn Sink,
+    ended: &mut dyn FnMut(Progress) -> bool,
+) -> Outcome {
+    let ends = &mut StopPoll::new(Instant::now(), ended);
+    let reads_aside = sink.wants_stacks() && profile.aside_event().is_some();
+    let mut outcome = match &mut profile.records {
+        Records::PerfData(_) => perf_data::run(profile, memory, symbols, sink, ends),
+        Records::Script(_) => script::run(profile, memory, sink, ends),
+        Records::Lines(lines) => {
+            let (outcome, failed) = lines::run(lines, sink, ends);
+            profile.note_failed(failed);
+            outcome
+        }
+    };
+    outcome.notes.extend(profile.unreadable_lines().map(|lines| lines.sentence));
+    let is_lines = matches!(profile.records, Records::Lines(_));
+    let Some(meta) = &profile.meta else { return outcome };
+    if let (Some(hints), Some(recorded)) = (&mut outcome.hints, &meta.hints) {
+        // How hints were observed and what was lost before they were written.
+        (hints.probe, hints.missing, hints.counts) = (recorded.probe, recorded.missing.clone(), recorded.counts);
+    }
+    if meta.unfinished {
+        return outcome;
+    }
+    outcome.events = meta.event_count;
+    outcome.duration = Duration::try_from_secs_f64(meta.duration).unwrap_or(outcome.duration);
+    if reads_aside {
+        // What is known of memory's samples says nothing of these, but for the recording's own losses.
+        outcome.loss.add(&Loss {
+            dead_workers: meta.loss.dead_workers,
+            corrupt_rings: meta.loss.corrupt_rings,
+            ..Loss::default()
+        });
+        outcome.notes.splice(..0, meta.notes.iter().cloned());
+        return outcome;
+    }
+    outcome.loss = if is_lines {
+        // What the session had to drop is in the recording and in the lines; the rest is counted again.
+        let Loss { no_user_address, malformed, .. } = outcome.loss;
+        let malformed = meta.loss.malformed.saturating_add(malformed);
+        Loss { channel_full: 0, no_cgroup_path: 0, evicted: 0, no_user_address, malformed, ..meta.loss }
+    } else {
+        // At their end, the events knew losses that no record could report any more. A record of loss does not tell whether
+        // samples or names were lost either.
+        let Loss { ring_full, corrupt_rings, dead_workers, side_band, unsampled, sched, .. } = meta.loss;
+        let sched = SchedLoss { ring_full: sched.ring_full, unsampled: sched.unsampled, ..outcome.loss.sched };
+        Loss { ring_full, corrupt_rings, dead_workers, side_band, unsampled, sched, ..outcome.loss }
+    };
+    outcome.notes.splice(..0, meta.notes.iter().cloned());
+    outcome
+}

@@ -1,0 +1,97 @@
+//! A trace that another program wrote: events of the scheduler and others, but no samples.
+
+use std::fs::File;
+use std::time::Instant;
+
+use crate::outcome::Outcome;
+use crate::sample::batch::PendingSample;
+use crate::sample::Comm;
+use crate::sampler::loss::Loss;
+use crate::session::inlet::Inlet;
+use crate::session::namer::{Accesses, Namer};
+use crate::session::order::Order;
+use crate::session::origin::{Ending, Filled, Origin};
+use crate::session::pipeline::{self, Pipeline, Stages};
+use crate::session::stop::{Progress, StopPoll};
+use crate::sinks::Sink;
+use scxprof_trace::{Event, Trace, TraceError};
+
+/// Events that are passed on at once.
+const BATCH: usize = 1024;
+
+/// A trace to be read by a session, see [`Builder::trace`](crate::session::Builder::trace).
+#[derive(Debug)]
+pub struct TraceInput {
+    /// The trace, as far as it was read.
+    pub trace: Trace<File>,
+    failed: Option<TraceError>,
+}
+
+impl TraceInput {
+    /// Reads from where the trace is.
+    #[must_use]
+    pub fn new(trace: Trace<File>) -> Self {
+        Self { trace, failed: None }
+    }
+
+    /// Whether the trace was read to its end.
+    ///
+    /// # Errors
+    /// Why it was not.
+    pub fn result(&mut self) -> Result<(), TraceError> {
+        self.failed.take().map_or(Ok(()), Err)
+    }
+}
+
+/// A trace as an origin.
+struct TraceOrigin<'a> {
+    input: &'a mut TraceInput,
+    events: Vec<Event>,
+}
+
+/// Passes the events of the trace to `sink` until their end, or until `ended` returns true.
+pub(in super::super) fn run(
+    input: &mut TraceInput,
+    sink: &mut dyn Sink,
+    ended: &mut dyn FnMut(Progress) -> bool,
+) -> Outcome {
+    // The reader of the trace has sorted its events, and they have names.
+    let pipeline = Pipeline::new(Order::given(), Namer::recorded(0, false, Accesses::InSamples));
+    let origin = TraceOrigin { input, events: Vec::with_capacity(BATCH) };
+    pipeline::run(pipeline, origin, Stages::InThreads, sink, &mut StopPoll::new(Instant::now(), ended))
+}
+
+impl Origin for TraceOrigin<'_> {
+    type Sample = PendingSample;
+
+    fn fill(&mut self, inlet: &mut Inlet<'_, PendingSample>) -> Filled {
+        let mut filled = Filled::More;
+        while self.events.len() < BATCH {
+            match self.input.trace.next_event() {
+                Ok(Some(event)) => self.events.push(event),
+                Ok(None) => {
+                    filled = Filled::End;
+                    break;
+                }
+                Err(error) => {
+                    self.input.failed = Some(error);
+                    filled = Filled::End;
+                    break;
+                }
+            }
+        }
+        inlet.events(&mut self.events);
+        filled
+    }
+
+    fn loss(&self) -> Loss {
+        // The trace tells it.
+        Loss::default()
+    }
+
+    fn processes(&self) -> Option<Vec<(u32, Comm)>> {
+        Some(self.input.trace.threads().processes().collect())
+    }
+
+    fn end(self, _: &mut Outcome, _: Ending<PendingSample>) {}
+}

@@ -1,0 +1,323 @@
+//! The way of all samples: an [`Origin`] fills an [`Order`], a [`Namer`] names what is complete, and the sinks take it.
+//!
+//! These are three stages, which pass pieces to each other. They take turns in the caller's thread, as samples of this host need,
+//! which it must look at again from time to time; or each has a thread, so that a recording is read by three CPUs.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{bounded, Receiver, RecvTimeoutError, Sender};
+
+use super::inlet::{Inlet, Next, Unfinished};
+use super::namer::Namer;
+use super::order::Order;
+use super::origin::{Ending, Filled, Origin};
+use super::piece::{Piece, READY};
+use super::stop::{StopPoll, TICK};
+use crate::outcome::Outcome;
+use crate::resolve::Cgroups;
+use crate::sample::{Sample, SideBand};
+use crate::sinks::Sink;
+use scxprof_base::tables::{Tables, TablesHandle};
+
+/// How often the sizes of the tables are measured.
+const MEASURE: Duration = Duration::from_secs(1);
+/// Pieces that may wait between two stages.
+const WAITING: usize = 4;
+
+/// What finds names: that of samples, and that of cgroups, which the sinks ask for.
+#[derive(Debug)]
+pub(super) struct Names {
+    pub(super) namer: Namer,
+    pub(super) cgroups: Cgroups,
+}
+
+/// The pipeline between an origin and the sinks.
+#[derive(Debug)]
+pub(super) struct Pipeline<S> {
+    pub(super) order: Order<S>,
+    pub(super) names: Names,
+    /// Reads what existed before the first record, if that takes long; then the `names` are empty, and it has those that count.
+    pub(super) snapshot: Option<JoinHandle<Names>>,
+    /// Shows the sizes of the tables.
+    pub(super) tables: TablesHandle,
+}
+
+/// How the stages run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stages {
+    /// One after the other, in the caller's thread.
+    InTurn,
+    /// Each in a thread, if there are several CPUs.
+    InThreads,
+}
+
+impl<S> Pipeline<S> {
+    /// With names of recorded cgroups.
+    pub(super) fn new(order: Order<S>, namer: Namer) -> Self {
+        let names = Names { namer, cgroups: Cgroups::recorded() };
+        Self { order, names, snapshot: None, tables: TablesHandle::default() }
+    }
+}
+
+/// Passes the samples of `origin` to `sink` until their end, or until they must end.
+pub(super) fn run<O: Origin + Send>(
+    mut pipeline: Pipeline<O::Sample>,
+    mut origin: O,
+    stages: Stages,
+    sink: &mut dyn Sink,
+    ends: &mut StopPoll<'_>,
+) -> Outcome {
+    let cpus = thread::available_parallelism().map_or(1, usize::from);
+    if stages == Stages::InTurn || cpus == 1 {
+        return run_in_turn(pipeline, origin, sink, ends);
+    }
+    pipeline.names.namer.keep(sink);
+    match in_threads(&mut pipeline, &mut origin, sink, ends) {
+        Some(accesses) => outcome(pipeline, origin, sink, accesses),
+        // Without room for threads, nothing was read yet.
+        None => run_in_turn(pipeline, origin, sink, ends),
+    }
+}
+
+/// The same, one stage after the other.
+pub(super) fn run_in_turn<O: Origin>(
+    mut pipeline: Pipeline<O::Sample>,
+    mut origin: O,
+    sink: &mut dyn Sink,
+    ends: &mut StopPoll<'_>,
+) -> Outcome {
+    pipeline.names.namer.keep(sink);
+    let accesses = in_turn(&mut pipeline, &mut origin, sink, ends);
+    outcome(pipeline, origin, sink, accesses)
+}
+
+/// Adds the sizes of all tables.
+fn measure<O: Origin>(names: &Names, order: &Order<O::Sample>, origin: &O, sink: &dyn Sink, tables: &mut Tables) {
+    order.measure(tables);
+    names.namer.measure(&names.cgroups, tables);
+    origin.measure(tables);
+    sink.measure(tables);
+}
+
+/// What the sinks and the caller learn at the end.
+fn outcome<O: Origin>(pipeline: Pipeline<O::Sample>, origin: O, sink: &mut dyn Sink, accesses: u64) -> Outcome {
+    let Pipeline { order, mut names, tables, .. } = pipeline;
+    sink.ended(&names.namer.threads());
+    let processes = origin.processes().unwrap_or_else(|| names.namer.processes());
+    sink.processes(&processes, &mut names.cgroups);
+    tables.measure(|tables| measure(&names, &order, &origin, sink, tables));
+    let Names { mut namer, cgroups } = names;
+    let mut outcome = namer.outcome(origin.loss(), &cgroups);
+    (outcome.loss.late, outcome.loss.late_side_band) = (order.late, order.late_side_band);
+    outcome.loss.sched.late = order.late_sched;
+    outcome.accesses = accesses;
+    outcome.duration = Duration::from_nanos(order.last.saturating_sub(order.first));
+    outcome.tables = tables.now();
+    origin.end(&mut outcome, Ending { order, namer, cgroups });
+    outcome
+}
+
+/// The last two stages, for the first one in the same thread.
+struct Rest<'s> {
+    names: Names,
+    sink: &'s mut dyn Sink,
+    accesses: u64,
+}
+
+impl Next for Rest<'_> {
+    fn take(&mut self, piece: &mut Piece) {
+        self.names.namer.name(piece);
+        self.accesses += pass_on(piece, self.sink, &mut self.names.cgroups);
+    }
+}
+
+/// Runs the stages one after the other, piece by piece; returns the accesses that the sinks took.
+fn in_turn<O: Origin>(
+    pipeline: &mut Pipeline<O::Sample>,
+    origin: &mut O,
+    sink: &mut dyn Sink,
+    ends: &mut StopPoll<'_>,
+) -> u64 {
+    let Pipeline { order, names, snapshot, tables } = pipeline;
+    let empty = Names { namer: Namer::of_lines(false), cgroups: Cgroups::recorded() };
+    let mut rest = Rest { names: std::mem::replace(names, empty), sink, accesses: 0 };
+    let mut unfinished = Unfinished::new(READY);
+    let mut measured = Instant::now();
+    while !ends.met(rest.names.namer.records()) {
+        if snapshot.as_ref().is_some_and(|snapshot| !snapshot.is_finished()) {
+            if order.is_full() {
+                // Reading procfs takes long. The workers count what they cannot pass on meanwhile.
+                thread::sleep(TICK / 10);
+            } else if origin.fill(&mut Inlet::closed(order)) == Filled::End {
+                break;
+            }
+            continue;
+        }
+        if let Some(snapshot) = snapshot.take() {
+            rest.seeded(snapshot);
+        }
+        let filled = origin.fill(&mut Inlet::new(order, &mut unfinished, &mut rest));
+        if order.is_due() {
+            Inlet::new(order, &mut unfinished, &mut rest).release_all();
+            rest.names.namer.lend(rest.sink);
+        }
+        origin.look_again(&mut rest.names.namer, &mut rest.names.cgroups, order);
+        if measured.elapsed() >= MEASURE {
+            measured = Instant::now();
+            tables.measure(|tables| measure(&rest.names, order, origin, rest.sink, tables));
+        }
+        if filled == Filled::End {
+            break;
+        }
+    }
+    let mut filled = origin.stop(order);
+    if let Some(snapshot) = snapshot.take() {
+        rest.seeded(snapshot);
+    }
+    while filled == Filled::More {
+        filled = origin.fill(&mut Inlet::new(order, &mut unfinished, &mut rest));
+        if order.is_due() {
+            Inlet::new(order, &mut unfinished, &mut rest).release_all();
+        }
+    }
+    order.end();
+    Inlet::new(order, &mut unfinished, &mut rest).release_all();
+    *names = rest.names;
+    rest.accesses
+}
+
+impl Rest<'_> {
+    /// Takes the names of what existed, which it waits for.
+    fn seeded(&mut self, snapshot: JoinHandle<Names>) {
+        match snapshot.join() {
+            Ok(names) => self.names = names,
+            Err(_) => self.names.namer.failed("the thread that reads procfs died: no sample could be named".to_owned()),
+        }
+        self.names.namer.keep(self.sink);
+    }
+}
+
+/// The second stage as the first one sees it, in another thread.
+struct Second<'a> {
+    to_names: Sender<Piece>,
+    empty: Receiver<Piece>,
+    stop: &'a AtomicBool,
+}
+
+impl Next for Second<'_> {
+    fn take(&mut self, piece: &mut Piece) {
+        let empty = self.empty.try_recv().unwrap_or_default();
+        if self.to_names.send(std::mem::replace(piece, empty)).is_err() {
+            // The second stage died; its panic is passed on.
+            self.stop.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Runs each stage in a thread, the last one in the caller's; `None` if one cannot be started.
+fn in_threads<O: Origin + Send>(
+    pipeline: &mut Pipeline<O::Sample>,
+    origin: &mut O,
+    sink: &mut dyn Sink,
+    ends: &mut StopPoll<'_>,
+) -> Option<u64> {
+    let Pipeline { order, names: Names { namer, cgroups }, .. } = pipeline;
+    let stop = &AtomicBool::new(false);
+    let (to_names, from_reader) = bounded::<Piece>(WAITING);
+    let (to_sink, from_names) = bounded::<Piece>(WAITING);
+    // Pieces that are filled again.
+    let (emptied, empty) = bounded::<Piece>(2 * WAITING);
+    // What is moved into the closure ends with it, even by a panic of a sink: then no thread waits for another.
+    thread::scope(move |scope| {
+        let second = thread::Builder::new().name("names".to_owned());
+        let second = second.spawn_scoped(scope, move || {
+            for mut piece in from_reader {
+                namer.name(&mut piece);
+                if to_sink.send(piece).is_err() {
+                    break;
+                }
+            }
+        });
+        let second = second.ok()?;
+        let first = thread::Builder::new().name("reader".to_owned());
+        let first = first.spawn_scoped(scope, move || {
+            let mut unfinished = Unfinished::for_limit(order.limit());
+            let mut second = Second { to_names, empty, stop };
+            let mut filled = Filled::More;
+            while filled == Filled::More && !stop.load(Ordering::Relaxed) {
+                let mut inlet = Inlet::new(order, &mut unfinished, &mut second);
+                filled = origin.fill(&mut inlet);
+                inlet.release_due();
+            }
+            order.end();
+            Inlet::new(order, &mut unfinished, &mut second).release_all();
+        });
+        let first = first.ok()?;
+        let (mut records, mut accesses) = (0, 0);
+        loop {
+            match from_names.recv_timeout(TICK) {
+                Ok(mut piece) => {
+                    accesses += pass_on(&mut piece, sink, cgroups);
+                    records = piece.records;
+                    let _ = emptied.try_send(piece);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            if !stop.load(Ordering::Relaxed) && ends.met(records) {
+                stop.store(true, Ordering::Relaxed);
+            }
+        }
+        result(second);
+        result(first);
+        Some(accesses)
+    })
+}
+
+/// The result of a thread; a panic there is one here.
+fn result<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// The last stage: passes the content of a piece to the sink, and leaves it empty; returns the number of accesses.
+fn pass_on(piece: &mut Piece, sink: &mut dyn Sink, cgroups: &mut Cgroups) -> u64 {
+    if !piece.events.is_empty() {
+        sink.events(&piece.events, cgroups);
+        piece.events.clear();
+    }
+    let samples = piece.samples.samples();
+    let give = |samples: Option<&[Sample]>, sink: &mut dyn Sink, cgroups: &mut Cgroups| {
+        for some in samples.unwrap_or_default().chunks(READY) {
+            sink.samples(some, cgroups);
+        }
+    };
+    let mut given = 0;
+    let (mut sched, mut sched_given) = (piece.sched_until.drain(..).peekable(), 0);
+    let mut sides = piece.side_band.drain(..).peekable();
+    loop {
+        // What is before a cgroup's path needs none of it.
+        let (next_side, next_sched) = (sides.peek().map(|(at, _)| *at), sched.peek().map(|(at, _)| *at));
+        let Some(before) = next_side.into_iter().chain(next_sched).min() else { break };
+        give(samples.get(given..before), sink, cgroups);
+        given = before;
+        while let Some((_, what)) = sides.next_if(|(at, _)| *at <= before) {
+            if let SideBand::Cgroup { id, path } = what {
+                cgroups.record(id, &path);
+            }
+        }
+        while let Some((_, until)) = sched.next_if(|(at, _)| *at <= before) {
+            if let Some(events) = piece.sched.get(sched_given..until) {
+                sink.sched(events, cgroups);
+            }
+            sched_given = until;
+        }
+    }
+    give(samples.get(given..), sink, cgroups);
+    let accesses = samples.len() as u64;
+    drop((sides, sched));
+    piece.samples.truncate(0);
+    piece.sched.clear();
+    accesses
+}
