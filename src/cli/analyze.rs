@@ -1,7 +1,7 @@
 //! `scxprof trace analyze`: the usual questions about a trace.
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{anyhow, Context};
 use clap::{Args, ValueEnum};
@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use super::args::{INPUT, RESULT};
 use super::failure::Failure;
 use super::observe;
-use super::output::{Output, Readers};
+use super::output::Stdout;
 use super::signals::Signals;
 use crate::sample::places::{CpuPlace, CpuPlaces};
 use scxprof_base::columns::aligned;
@@ -106,14 +106,10 @@ fn places(llcs: &[(u32, u32)]) -> Result<CpuPlaces, Failure> {
 }
 
 /// Runs `scxprof trace analyze`.
-pub(super) fn run(args: &AnalyzeArgs, stdout_is_open: bool) -> Result<(), Failure> {
-    let to_stdout = args.output.as_deref().is_none_or(|path| path == Path::new("-"));
-    if to_stdout && !stdout_is_open {
-        return Err(Failure::Usage(anyhow!("stdout is closed, so there is nowhere to print to; use -o FILE")));
-    }
+pub(super) fn run(args: &AnalyzeArgs, stdout: Stdout) -> Result<(), Failure> {
     let limit = if args.limit == 0 { usize::MAX } else { args.limit };
     let given = places(&args.llc)?;
-    let output = Output::open(args.output.as_deref(), Readers::All).map_err(Failure::Usage)?;
+    let output = stdout.open(args.output.as_deref())?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let observed = observe::observe(&args.file, &signals, |recorded| {
         let places = if given.is_empty() { recorded } else { given };

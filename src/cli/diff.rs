@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::args::{INPUT, RESULT, TUNING};
 use super::decision::{self, DecisionArgs, Named};
 use super::failure::Failure;
-use super::output::{Output, Readers};
+use super::output::Stdout;
 use super::signals::Signals;
 use crate::host::open;
 use crate::report::Difference;
@@ -53,8 +53,8 @@ pub(super) struct DiffArgs {
 }
 
 /// Compares; as diff(1), 1 says that they differ and 2 that nobody knows.
-pub(super) fn run(args: &DiffArgs, stdout_is_open: bool) -> Result<(), Failure> {
-    match compare(args, stdout_is_open) {
+pub(super) fn run(args: &DiffArgs, stdout: Stdout) -> Result<(), Failure> {
+    match compare(args, stdout) {
         Ok(true) => Ok(()),
         Ok(false) => Err(Failure::Command(1)),
         Err(
@@ -69,12 +69,8 @@ pub(super) fn run(args: &DiffArgs, stdout_is_open: bool) -> Result<(), Failure> 
 }
 
 /// Prints the difference; true where there is none.
-fn compare(args: &DiffArgs, stdout_is_open: bool) -> Result<bool, Failure> {
-    let to_stdout = args.output.as_deref().is_none_or(|path| path == Path::new("-"));
-    if to_stdout && !stdout_is_open {
-        return Err(Failure::Usage(anyhow!("stdout is closed, so there is nowhere to print to; use -o FILE")));
-    }
-    let output = Output::open(args.output.as_deref(), Readers::All).map_err(Failure::Usage)?;
+fn compare(args: &DiffArgs, stdout: Stdout) -> Result<bool, Failure> {
+    let output = stdout.open(args.output.as_deref())?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let before = load(&args.a, args, &signals)?;
     let after = load(&args.b, args, &signals)?;

@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 use super::args::{percent, RESULT, TUNING};
 use super::decision;
 use super::failure::Failure;
-use super::output::{Output, Readers};
+use super::output::{is_stdout, Output, Readers, Stdout};
 use super::process::{self, InputArgs};
 use super::signals::Signals;
 use super::tables::{self, Request, TableDir};
@@ -64,9 +64,9 @@ const MANY_CPUS: usize = 4096;
 type Decided = (Option<Placement>, FxHashMap<u32, u32>);
 
 /// Writes a trace, or tables.
-pub(super) fn run(args: &ExportArgs, stdout_is_open: bool) -> Result<(), Failure> {
+pub(super) fn run(args: &ExportArgs, stdout: Stdout) -> Result<(), Failure> {
     match (&args.perfetto, &args.parquet) {
-        (Some(path), _) => perfetto(args, path, stdout_is_open),
+        (Some(path), _) => perfetto(args, path, stdout),
         (None, Some(path)) => parquet(args, path),
         // clap lets none of both pass.
         (None, None) => Ok(()),
@@ -94,10 +94,9 @@ fn parquet(args: &ExportArgs, path: &Path) -> Result<(), Failure> {
 }
 
 /// Reads the profile twice: to decide, and to write.
-fn perfetto(args: &ExportArgs, path: &Path, stdout_is_open: bool) -> Result<(), Failure> {
-    let to_stdout = path.as_os_str() == "-";
-    if to_stdout && !stdout_is_open {
-        return Err(Failure::Usage(anyhow!("stdout is closed, so there is nowhere to write to; name a file")));
+fn perfetto(args: &ExportArgs, path: &Path, stdout: Stdout) -> Result<(), Failure> {
+    if is_stdout(Some(path)) {
+        stdout.demand("there is nowhere to write to; name a file")?;
     }
     let given = args.config.as_deref().map(super::sched::read_config).transpose()?;
     let output = Output::open(Some(path), Readers::Owner).map_err(Failure::Usage)?;

@@ -12,6 +12,7 @@ use super::decision::{self, DecisionArgs, Named, Printed};
 use super::evidence::EvidenceArgs;
 use super::failure::Failure;
 use super::filter::{Filter, FilterArgs};
+use super::output::Stdout;
 use super::outputs::OutputArgs;
 use super::process::{damaged, InputArgs};
 use super::signals::Signals;
@@ -66,16 +67,16 @@ pub(super) struct ExtractArgs {
 }
 
 /// Reads the profile, decides and prints the configuration.
-pub(super) fn run(args: &ExtractArgs, stdout_is_open: bool) -> Result<(), Failure> {
-    print(args, Printed::Configuration, stdout_is_open)
+pub(super) fn run(args: &ExtractArgs, stdout: Stdout) -> Result<(), Failure> {
+    print(args, Printed::Configuration, stdout)
 }
 
 /// Reads the profile, decides and prints.
-pub(super) fn print(args: &ExtractArgs, printed: Printed, stdout_is_open: bool) -> Result<(), Failure> {
+pub(super) fn print(args: &ExtractArgs, printed: Printed, stdout: Stdout) -> Result<(), Failure> {
     // A summary as the result is what -v says, and with -v all that -vv says.
     let verbose = args.verbose.saturating_add(u8::from(printed == Printed::Summary));
     let mut filter = Filter::new(&args.filter)?;
-    let mut outputs = args.outputs.open(stdout_is_open)?;
+    let mut outputs = args.outputs.open(stdout)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let mut profile = super::process::open(args.input.path(), &|| signals.seen())?;
     let host = profile.meta.as_ref().map(|meta| meta.host.clone());

@@ -11,7 +11,7 @@ use clap::Args;
 
 use super::args::{percent, INPUT, RESULT};
 use super::failure::Failure;
-use super::output::{Output, Readers};
+use super::output::{Output, Readers, Stdout};
 use super::outputs::check_distinct;
 use super::say::say_lines;
 use super::signals::Signals;
@@ -106,11 +106,8 @@ impl MergeArgs {
 }
 
 /// Reads the evidence, decides and prints.
-pub(super) fn run(args: &MergeArgs, stdout_is_open: bool) -> Result<(), Failure> {
-    let to_stdout = args.output.as_deref().is_none_or(|path| path == Path::new("-"));
-    if to_stdout && !stdout_is_open {
-        return Err(Failure::Usage(anyhow!("stdout is closed, so there is nowhere to print to; use -o FILE")));
-    }
+pub(super) fn run(args: &MergeArgs, stdout: Stdout) -> Result<(), Failure> {
+    stdout.check(args.output.as_deref())?;
     let folds = if args.folds.is_empty() { Folds::none() } else { evidence::folds(&args.folds)? };
     let open = |path: &Option<PathBuf>, readers| {
         path.as_ref().map(|path| Output::open(Some(path), readers)).transpose().map_err(Failure::Usage)

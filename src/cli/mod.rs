@@ -55,6 +55,7 @@ mod watch;
 mod windows;
 
 use failure::Failure;
+use output::Stdout;
 use say::say_lines;
 
 const AFTER_HELP: &str = "\
@@ -129,6 +130,7 @@ fn source_lines(addresses: Vec<OsString>) -> ExitCode {
 
 /// Parses the command line, runs the command and returns the exit code.
 pub fn main(args: impl IntoIterator<Item = OsString>, stdout_is_open: bool) -> ExitCode {
+    let stdout = Stdout::new(stdout_is_open);
     let args: Vec<OsString> = args.into_iter().collect();
     let parsed = Args::command().try_get_matches_from(&args).and_then(|matches| {
         let args = Args::from_arg_matches(&matches).map_err(|error| error.format(&mut Args::command()))?;
@@ -152,22 +154,22 @@ pub fn main(args: impl IntoIterator<Item = OsString>, stdout_is_open: bool) -> E
         }
     };
     let result = match args.command {
-        Command::Run(args) => run::run(&args, stdout_is_open),
+        Command::Run(args) => run::run(&args, stdout),
         Command::Doctor(args) => doctor::run(&args),
         Command::DoctorLoad => doctor::load(),
         Command::SourceLines { addresses } => return source_lines(addresses),
         Command::Record(args) => record::run(&args),
-        Command::Process(args) => process::run(&args, stdout_is_open),
-        Command::Extract(args) => extract::run(&args, stdout_is_open),
-        Command::Sched(args) => sched::run(&args, stdout_is_open),
-        Command::Replay(args) => replay::run(&args, stdout_is_open),
-        Command::Stacks(args) => stacks::run(&args, stdout_is_open),
-        Command::Export(args) => export::run(&args, stdout_is_open),
-        Command::Trace(args) => trace::run(&args, stdout_is_open),
-        Command::Report(args) => report::run(&args, stdout_is_open),
-        Command::Diff(args) => diff::run(&args, stdout_is_open),
-        Command::Score(args) => score::run(&args, stdout_is_open),
-        Command::Merge(args) => merge::run(&args, stdout_is_open),
+        Command::Process(args) => process::run(&args, stdout),
+        Command::Extract(args) => extract::run(&args, stdout),
+        Command::Sched(args) => sched::run(&args, stdout),
+        Command::Replay(args) => replay::run(&args, stdout),
+        Command::Stacks(args) => stacks::run(&args, stdout),
+        Command::Export(args) => export::run(&args, stdout),
+        Command::Trace(args) => trace::run(&args, stdout),
+        Command::Report(args) => report::run(&args, stdout),
+        Command::Diff(args) => diff::run(&args, stdout),
+        Command::Score(args) => score::run(&args, stdout),
+        Command::Merge(args) => merge::run(&args, stdout),
         Command::Watch(args) => watch::run(&args),
         Command::Completions { shell } => completions(shell),
         Command::Man(args) => man::man(&args, Args::command()),

@@ -7,14 +7,60 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{fchown, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use anyhow::{bail, Context, Result};
+use anyhow::{anyhow, bail, Context};
 use rustix::fs::{linkat, AtFlags, FileType, Stat, CWD};
 use tempfile::NamedTempFile;
 
 use super::destination::{find, Destination, Directory, Refused, There};
+use super::failure::Failure;
+
+/// The stdout of this process, as it was when it began: a result that goes to a closed stdout would be lost silently, as Rust
+/// opens /dev/null in its place. Each command that prints gets it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stdout {
+    is_open: bool,
+}
+
+impl Stdout {
+    pub(super) fn new(is_open: bool) -> Self {
+        Self { is_open }
+    }
+
+    /// Opens where `-o` wants the result: `None` and `-` stand for stdout.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`] if that is stdout, which is closed, or if the file cannot be written.
+    pub(super) fn open(self, path: Option<&Path>) -> Result<Output, Failure> {
+        self.check(path)?;
+        Output::open(path, Readers::All).map_err(Failure::Usage)
+    }
+
+    /// The same error without opening, for what must be told before a command is held.
+    pub(super) fn check(self, path: Option<&Path>) -> Result<(), Failure> {
+        if is_stdout(path) {
+            self.demand("there is nowhere to print to; use -o FILE")
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Refuses a closed stdout; `consequence` is the rest of the sentence.
+    pub(super) fn demand(self, consequence: &str) -> Result<(), Failure> {
+        if self.is_open {
+            Ok(())
+        } else {
+            Err(Failure::Usage(anyhow!("stdout is closed, so {consequence}")))
+        }
+    }
+}
+
+/// True if what an option names is stdout.
+pub(super) fn is_stdout(path: Option<&Path>) -> bool {
+    path.is_none_or(|path| path == Path::new("-"))
+}
 
 /// Writes all of `bytes` to stdout.
-pub(super) fn print(bytes: &[u8]) -> Result<()> {
+pub(super) fn print(bytes: &[u8]) -> anyhow::Result<()> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(bytes).and_then(|()| stdout.flush()).context("cannot write to stdout")
 }
@@ -55,17 +101,17 @@ pub(super) struct Replaced {
 
 impl Output {
     /// `None` and `-` stand for stdout.
-    pub(super) fn open(path: Option<&Path>, readers: Readers) -> Result<Self> {
-        let Some(path) = path.filter(|path| *path != Path::new("-")) else { return Ok(Self::Stdout) };
+    pub(super) fn open(path: Option<&Path>, readers: Readers) -> anyhow::Result<Self> {
+        let Some(path) = path.filter(|path| !is_stdout(Some(path))) else { return Ok(Self::Stdout) };
         Self::at(path, readers).map_err(|error| match error.downcast_ref() {
             Some(Refused::Open { at, source }) if at == path => {
-                anyhow::anyhow!("cannot write {}: {}", path.display(), source.kind())
+                anyhow!("cannot write {}: {}", path.display(), source.kind())
             }
-            _ => anyhow::anyhow!("cannot write {}: {error}", path.display()),
+            _ => anyhow!("cannot write {}: {error}", path.display()),
         })
     }
 
-    fn at(path: &Path, readers: Readers) -> Result<Self> {
+    fn at(path: &Path, readers: Readers) -> anyhow::Result<Self> {
         let new = if readers == Readers::All { 0o644 } else { 0o600 };
         let replaced = match find(path)? {
             Destination::Directory(_) => bail!("is a directory"),
@@ -88,7 +134,7 @@ impl Output {
             Destination::Open(there) => return special(path, &there),
         };
         // Created only to check that it can be.
-        replaced.check().map_err(|error| anyhow::anyhow!("{}", error.kind()))?;
+        replaced.check().map_err(|error| anyhow!("{}", error.kind()))?;
         Ok(Self::File(replaced))
     }
 
@@ -118,7 +164,7 @@ impl Output {
     }
 
     /// Writes all that `from` has. A file that cannot be written leaves no trace.
-    pub(super) fn copy(self, from: &mut impl io::Read) -> Result<()> {
+    pub(super) fn copy(self, from: &mut impl io::Read) -> anyhow::Result<()> {
         let (path, result) = match self {
             Self::Stdout => {
                 let mut stdout = io::stdout().lock();
@@ -135,7 +181,7 @@ impl Output {
 
     /// Writes the result. A file that cannot be written leaves no trace, and the result goes to stdout instead, if that is
     /// `free`.
-    pub(super) fn write(self, bytes: &[u8], free: bool) -> Result<()> {
+    pub(super) fn write(self, bytes: &[u8], free: bool) -> anyhow::Result<()> {
         let (path, result) = match self {
             Self::Stdout => return print(bytes),
             Self::Special { path, mut file } => (path, file.write_all(bytes)),
@@ -163,7 +209,7 @@ fn is_trusted(file: &Stat, directory: &Stat, readers: Readers) -> bool {
     is_ours || readers == Readers::All && directory.st_mode & 0o002 == 0
 }
 
-fn special(path: &Path, there: &There) -> Result<Output> {
+fn special(path: &Path, there: &There) -> anyhow::Result<Output> {
     match there.kind() {
         FileType::Directory => bail!("is a directory"),
         FileType::BlockDevice => bail!("is a block device, which is not written to"),
@@ -172,9 +218,9 @@ fn special(path: &Path, there: &There) -> Result<Output> {
     }
     let file = there.write().map_err(|error| match error.raw_os_error() {
         Some(libc::ENXIO) if there.kind() == FileType::Fifo => {
-            anyhow::anyhow!("is a FIFO without a reader: start its reader first")
+            anyhow!("is a FIFO without a reader: start its reader first")
         }
-        _ => anyhow::anyhow!("{}", error.kind()),
+        _ => anyhow!("{}", error.kind()),
     })?;
     Ok(Output::Special { path: path.to_owned(), file })
 }
@@ -308,6 +354,22 @@ mod tests {
             std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
         }
         assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 1, "nothing is left behind");
+    }
+
+    #[test]
+    fn a_closed_stdout_is_refused_where_the_result_would_go_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("cells.json");
+        for (is_open, path, is_refused) in [
+            (true, None, false),
+            (true, Some(Path::new("-")), false),
+            (false, None, true),
+            (false, Some(Path::new("-")), true),
+            (false, Some(&file), false),
+        ] {
+            let opened = Stdout::new(is_open).open(path);
+            assert_eq!(matches!(opened, Err(Failure::Usage(_))), is_refused, "{is_open} {path:?}");
+        }
     }
 
     #[test]

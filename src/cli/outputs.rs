@@ -1,6 +1,6 @@
 //! The destinations of the results: a different one for each.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{anyhow, Context};
@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::evidence::EvidenceTo;
 use super::failure::Failure;
-use super::output::{Output, Readers};
+use super::output::{is_stdout, Output, Readers, Stdout};
 use crate::report::{self, html, Report, RunFacts};
 use crate::session::Outcome;
 
@@ -50,16 +50,16 @@ pub(super) struct Outputs {
 
 impl OutputArgs {
     /// Opens all destinations; a closed stdout is an error.
-    pub(super) fn open(&self, stdout_is_open: bool) -> Result<Outputs, Failure> {
-        self.check_stdout(stdout_is_open)?;
+    pub(super) fn open(&self, stdout: Stdout) -> Result<Outputs, Failure> {
+        self.check_stdout(stdout)?;
         let others = [
             ("--report", &self.report, Readers::Owner),
             ("--html", &self.html, Readers::Owner),
             ("--sharing-csv", &self.sharing_csv, Readers::All),
             ("--prometheus", &self.prometheus, Readers::All),
         ];
-        let is_stdout = |path: &Option<PathBuf>| path.as_deref() == Some(Path::new("-"));
-        let mut to_stdout: Vec<&str> = others.iter().filter(|it| is_stdout(it.1)).map(|it| it.0).collect();
+        let takes_stdout = |path: &Option<PathBuf>| path.as_deref().is_some_and(|path| is_stdout(Some(path)));
+        let mut to_stdout: Vec<&str> = others.iter().filter(|it| takes_stdout(it.1)).map(|it| it.0).collect();
         if let Some(option) = to_stdout.pop() {
             if self.to_stdout() {
                 return Err(Failure::Usage(anyhow!(
@@ -87,7 +87,7 @@ impl OutputArgs {
         }
         let mut opened = opened.into_iter().map(|(_, output)| output);
         let mut next = || opened.next().flatten();
-        let is_stdout_free = !self.to_stdout() && !others.iter().any(|it| is_stdout(it.1));
+        let is_stdout_free = !self.to_stdout() && !others.iter().any(|it| takes_stdout(it.1));
         Ok(Outputs {
             result: next().unwrap_or(Output::Stdout),
             report: next(),
@@ -100,15 +100,12 @@ impl OutputArgs {
     }
 
     /// Reports a closed stdout before sampling.
-    pub(super) fn check_stdout(&self, stdout_is_open: bool) -> Result<(), Failure> {
-        if self.to_stdout() && !stdout_is_open {
-            return Err(Failure::Usage(anyhow!("stdout is closed, so there is nowhere to print to; use -o FILE")));
-        }
-        Ok(())
+    pub(super) fn check_stdout(&self, stdout: Stdout) -> Result<(), Failure> {
+        stdout.check(self.output.as_deref())
     }
 
     pub(super) fn to_stdout(&self) -> bool {
-        self.output.as_deref().is_none_or(|path| path == Path::new("-"))
+        is_stdout(self.output.as_deref())
     }
 
     /// True if the whole report is written.

@@ -14,6 +14,7 @@ use super::decision;
 use super::destination::Directory;
 use super::failure::Failure;
 use super::filter::{Filter, FilterArgs};
+use super::output::Stdout;
 use super::signals::Signals;
 use crate::host::Roots;
 use crate::profile::{jsonl, Profile, ProfileError, Records};
@@ -347,11 +348,11 @@ pub(super) fn interrupted() -> Failure {
 }
 
 /// Reads the profile and writes the lines.
-pub(super) fn run(args: &ProcessArgs, stdout_is_open: bool) -> Result<(), Failure> {
+pub(super) fn run(args: &ProcessArgs, stdout: Stdout) -> Result<(), Failure> {
     Filter::new(&args.filter)?;
     let to_stdout = args.output.as_deref() == Some(Path::new("-"));
-    if to_stdout && !stdout_is_open {
-        return Err(Failure::Usage(anyhow!("stdout is closed, so there is nowhere to print to; use -o DIR")));
+    if to_stdout {
+        stdout.demand("there is nowhere to print to; use -o DIR")?;
     }
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let stop = || signals.seen();

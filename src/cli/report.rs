@@ -6,6 +6,7 @@ use super::args::RESULT;
 use super::decision::Printed;
 use super::extract::{self, ExtractArgs};
 use super::failure::Failure;
+use super::output::Stdout;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -32,6 +33,6 @@ pub(super) struct ReportArgs {
 }
 
 /// Reads the profile, decides and prints what was found.
-pub(super) fn run(args: &ReportArgs, stdout_is_open: bool) -> Result<(), Failure> {
-    extract::print(&args.extract, if args.json { Printed::Json } else { Printed::Summary }, stdout_is_open)
+pub(super) fn run(args: &ReportArgs, stdout: Stdout) -> Result<(), Failure> {
+    extract::print(&args.extract, if args.json { Printed::Json } else { Printed::Summary }, stdout)
 }

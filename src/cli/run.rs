@@ -13,7 +13,7 @@ use super::controllers;
 use super::decision::{self, DecisionArgs, Named, Printed};
 use super::evidence::EvidenceArgs;
 use super::failure::Failure;
-use super::output::Output;
+use super::output::{Output, Stdout};
 use super::outputs::OutputArgs;
 use super::score::{self, JudgeArgs};
 use super::signals::Signals;
@@ -70,7 +70,7 @@ pub(super) struct RunArgs {
 }
 
 /// Runs one capture and prints its configuration.
-pub(super) fn run(args: &RunArgs, stdout_is_open: bool) -> Result<(), Failure> {
+pub(super) fn run(args: &RunArgs, stdout: Stdout) -> Result<(), Failure> {
     let RunArgs { capture: wanted, outputs: output_args, decision, scored, verbose, .. } = args;
     let configurations = score::read_configurations("--score", scored)?;
     let builder = decision.configure(capture::builder(wanted)?, Named::new(*verbose, output_args.has_report()));
@@ -93,10 +93,10 @@ pub(super) fn run(args: &RunArgs, stdout_is_open: bool) -> Result<(), Failure> {
     if let Some(stats) = &mut sched {
         builder = builder.sched(SchedOptions::default()).sink(stats);
     }
-    output_args.check_stdout(stdout_is_open)?;
+    output_args.check_stdout(stdout)?;
     // Before anything is opened, so that the command does not inherit our limits.
     let held = capture::hold(&wanted.watch, output_args.to_stdout())?;
-    let mut outputs = output_args.open(stdout_is_open)?;
+    let mut outputs = output_args.open(stdout)?;
     outputs.add_evidence(args.evidence.open(|| Host::here(&roots))?)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let rate_before = capture::max_sample_rate();

@@ -16,7 +16,7 @@ use super::command::Held;
 use super::failure::Failure;
 use super::hints::HintArgs;
 use super::observe;
-use super::output::{Output, Readers};
+use super::output::{is_stdout, Stdout};
 use super::process;
 use super::signals::Signals;
 use super::times::{incomplete, ms, us};
@@ -159,7 +159,7 @@ impl SchedArgs {
     }
 
     fn to_stdout(&self) -> bool {
-        self.output.as_deref().is_none_or(|path| path == Path::new("-"))
+        is_stdout(self.output.as_deref())
     }
 }
 
@@ -230,16 +230,14 @@ struct Observed {
 }
 
 /// Watches or reads, and prints.
-pub(super) fn run(args: &SchedArgs, stdout_is_open: bool) -> Result<(), Failure> {
+pub(super) fn run(args: &SchedArgs, stdout: Stdout) -> Result<(), Failure> {
     if args.by() == By::Cell && args.config.is_none() {
         return Err(Failure::Usage(anyhow!("--by cell needs --config, which has the cells")));
     }
     if args.config.is_some() && args.by() != By::Cell && args.wakers.level().is_none() {
         return Err(Failure::Usage(anyhow!("--config is of no use without --by cell or --wakers")));
     }
-    if args.to_stdout() && !stdout_is_open {
-        return Err(Failure::Usage(anyhow!("stdout is closed, so there is nowhere to print to; use -o FILE")));
-    }
+    stdout.check(args.output.as_deref())?;
     if args.by_dsq() && (args.sort != "run" || args.wakers.level().is_some() || args.windows.windows.is_some()) {
         return Err(Failure::Usage(anyhow!(
             "--by dsq has an order and columns of its own: leave out --sort, --wakers and --windows"
@@ -255,7 +253,7 @@ pub(super) fn run(args: &SchedArgs, stdout_is_open: bool) -> Result<(), Failure>
     } else {
         Some(Held::new(&args.command, args.to_stdout()).map_err(Failure::Usage)?)
     };
-    let output = Output::open(args.output.as_deref(), Readers::All).map_err(Failure::Usage)?;
+    let output = stdout.open(args.output.as_deref())?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let observed = match &args.file {
         Some(path) if observe::is_trace(path) => read_trace(args, path, &signals)?,

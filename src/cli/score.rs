@@ -1,6 +1,6 @@
 //! `scxprof score`: how good configurations are for what was sampled.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{anyhow, Context};
 use clap::Args;
@@ -10,7 +10,7 @@ use super::capture;
 use super::decision::{self, DecisionArgs, Named};
 use super::failure::Failure;
 use super::filter::{Filter, FilterArgs};
-use super::output::{Output, Readers};
+use super::output::{Output, Stdout};
 use super::process::{self, damaged, InputArgs};
 use super::signals::Signals;
 use crate::config::{Placement, Scheduler};
@@ -96,14 +96,10 @@ pub(super) fn read_configurations(option: &str, paths: &[PathBuf]) -> Result<Vec
 }
 
 /// Reads the profile, and prints the scores.
-pub(super) fn run(args: &ScoreArgs, stdout_is_open: bool) -> Result<(), Failure> {
-    let to_stdout = args.output.as_deref().is_none_or(|path| path == Path::new("-"));
-    if to_stdout && !stdout_is_open {
-        return Err(Failure::Usage(anyhow!("stdout is closed, so there is nowhere to print to; use -o FILE")));
-    }
+pub(super) fn run(args: &ScoreArgs, stdout: Stdout) -> Result<(), Failure> {
     let configurations = read_configurations("--config", &args.configs)?;
     let mut filter = Filter::new(&args.filter)?;
-    let output = Output::open(args.output.as_deref(), Readers::All).map_err(Failure::Usage)?;
+    let output = stdout.open(args.output.as_deref())?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let mut profile = process::open(args.input.path(), &|| signals.seen())?;
     let builder = Session::builder().profile(&mut profile).memory((args.memory as usize).saturating_mul(1 << 20));

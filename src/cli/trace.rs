@@ -1,7 +1,7 @@
 //! `scxprof trace`: traces of other tools in Perfetto's format.
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{anyhow, Context};
 use clap::{Args, Subcommand};
@@ -10,7 +10,7 @@ use super::analyze::{self, AnalyzeArgs};
 use super::args::{INPUT, RESULT};
 use super::failure::Failure;
 use super::observe::{observe, Observed};
-use super::output::{Output, Readers};
+use super::output::Stdout;
 use super::query::{self, QueryArgs};
 use super::signals::Signals;
 use scxprof_base::columns::aligned;
@@ -67,20 +67,16 @@ struct InfoArgs {
 }
 
 /// Runs `scxprof trace`.
-pub(super) fn run(args: &TraceArgs, stdout_is_open: bool) -> Result<(), Failure> {
+pub(super) fn run(args: &TraceArgs, stdout: Stdout) -> Result<(), Failure> {
     match &args.command {
-        TraceCommand::Info(args) => info(args, stdout_is_open),
-        TraceCommand::Analyze(args) => analyze::run(args, stdout_is_open),
+        TraceCommand::Info(args) => info(args, stdout),
+        TraceCommand::Analyze(args) => analyze::run(args, stdout),
         TraceCommand::Query(args) => query::run(args),
     }
 }
 
-fn info(args: &InfoArgs, stdout_is_open: bool) -> Result<(), Failure> {
-    let to_stdout = args.output.as_deref().is_none_or(|path| path == Path::new("-"));
-    if to_stdout && !stdout_is_open {
-        return Err(Failure::Usage(anyhow!("stdout is closed, so there is nowhere to print to; use -o FILE")));
-    }
-    let output = Output::open(args.output.as_deref(), Readers::All).map_err(Failure::Usage)?;
+fn info(args: &InfoArgs, stdout: Stdout) -> Result<(), Failure> {
+    let output = stdout.open(args.output.as_deref())?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let observed = observe(&args.file, &signals, |_| None)?;
     let info = &observed.info;

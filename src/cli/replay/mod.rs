@@ -15,7 +15,7 @@ use super::args::{INPUT, RESULT};
 use super::capture;
 use super::failure::Failure;
 use super::filter::{Filter, FilterArgs};
-use super::output::{Output, Readers};
+use super::output::Stdout;
 use super::process;
 use super::signals::Signals;
 use super::times::us;
@@ -140,11 +140,7 @@ struct MemoryLine {
 }
 
 /// Reads the recording, replays it and prints what came of it.
-pub(super) fn run(args: &ReplayArgs, stdout_is_open: bool) -> Result<(), Failure> {
-    let to_stdout = args.output.as_deref().is_none_or(|path| path.as_os_str() == "-");
-    if to_stdout && !stdout_is_open {
-        return Err(Failure::Usage(anyhow!("stdout is closed, so there is nowhere to print to; use -o FILE")));
-    }
+pub(super) fn run(args: &ReplayArgs, stdout: Stdout) -> Result<(), Failure> {
     let filter = Filter::new(&args.filter)?;
     let roots = Roots::default();
     let allowed = allowed_cpus(&roots)?;
@@ -154,7 +150,7 @@ pub(super) fn run(args: &ReplayArgs, stdout_is_open: bool) -> Result<(), Failure
     };
     let configurations =
         args.compare.iter().map(|path| Configuration::read(path)).collect::<Result<Vec<Configuration>, Failure>>()?;
-    let output = Output::open(args.output.as_deref(), Readers::All).map_err(Failure::Usage)?;
+    let output = stdout.open(args.output.as_deref())?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let mut notes = Vec::new();
     let (script, memory) = read(args, filter, &signals, &mut notes)?;

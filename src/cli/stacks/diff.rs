@@ -6,7 +6,7 @@ use anyhow::{anyhow, Context};
 use serde::Serialize;
 
 use super::super::failure::Failure;
-use super::super::output::{Output, Readers};
+use super::super::output::Stdout;
 use super::super::{capture, decision, process};
 use super::read::read;
 use super::{Observed, StacksArgs};
@@ -32,12 +32,9 @@ struct Side {
 }
 
 /// Reads both, and prints.
-pub(super) fn run(args: &StacksArgs, pair: &[PathBuf], stdout_is_open: bool) -> Result<(), Failure> {
+pub(super) fn run(args: &StacksArgs, pair: &[PathBuf], stdout: Stdout) -> Result<(), Failure> {
     let [a, b] = pair else { return Err(Failure::Usage(anyhow!("--diff needs two recordings"))) };
-    if args.to_stdout() && !stdout_is_open {
-        return Err(Failure::Usage(anyhow!("stdout is closed, so there is nowhere to print to; use -o FILE")));
-    }
-    let output = Output::open(args.output.as_deref(), Readers::All).map_err(Failure::Usage)?;
+    let output = stdout.open(args.output.as_deref())?;
     let mut sides = Vec::new();
     for path in [a, b] {
         let Observed { profile, outcome, damage, is_trace, .. } = read(args, path)?;

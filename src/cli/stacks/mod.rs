@@ -4,7 +4,7 @@ mod diff;
 mod print;
 mod read;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{anyhow, Context};
@@ -14,7 +14,7 @@ use super::args::{INPUT, RESULT, WATCH};
 use super::capture::{self, TuningArgs, WatchArgs};
 use super::failure::Failure;
 use super::hints::HintArgs;
-use super::output::{Output, Readers};
+use super::output::{is_stdout, Output, Readers, Stdout};
 use super::signals::Signals;
 use super::{decision, process};
 use crate::config::Placement;
@@ -201,7 +201,7 @@ impl What {
 
 impl StacksArgs {
     fn to_stdout(&self) -> bool {
-        self.output.as_deref().is_none_or(|path| path == Path::new("-"))
+        is_stdout(self.output.as_deref())
     }
 
     /// Other forms of the result: their files, and what writes them.
@@ -244,18 +244,15 @@ pub(super) fn event(
 }
 
 /// Watches, and prints.
-pub(super) fn run(args: &StacksArgs, stdout_is_open: bool) -> Result<(), Failure> {
+pub(super) fn run(args: &StacksArgs, stdout: Stdout) -> Result<(), Failure> {
     if let Some(pair) = &args.diff {
-        return diff::run(args, pair, stdout_is_open);
+        return diff::run(args, pair, stdout);
     }
     if args.by == What::Subcell && args.config.is_none() {
         return Err(Failure::Usage(anyhow!("--by subcell needs --config, which has the cells")));
     }
-    if args.to_stdout() && !stdout_is_open {
-        return Err(Failure::Usage(anyhow!("stdout is closed, so there is nowhere to print to; use -o FILE")));
-    }
     let placement = args.config.as_deref().map(super::sched::read_config).transpose()?;
-    let output = Output::open(args.output.as_deref(), Readers::All).map_err(Failure::Usage)?;
+    let output = stdout.open(args.output.as_deref())?;
     let mut files = Vec::new();
     for (path, write) in args.files() {
         let file = Output::open(Some(path), Readers::All).map_err(Failure::Usage)?;
