@@ -6,14 +6,14 @@ use std::path::PathBuf;
 use anyhow::{anyhow, Context};
 use clap::{Args, ValueEnum};
 
-use super::args::{INPUT, RESULT};
+use super::args::{self, ResultArgs, INPUT, RESULT};
 use super::failure::Failure;
+use super::format;
 use super::observe;
 use super::output::Stdout;
 use super::signals::Signals;
 use crate::sample::places::{CpuPlace, CpuPlaces};
 use scxprof_base::columns::aligned;
-use scxprof_base::escape;
 use scxprof_trace::analyze::{Analysis, Id, Method, Options, Report, Table, Unavailable};
 
 const EXAMPLES: &str = "\
@@ -32,7 +32,7 @@ Exit codes:
 
 /// Analyse a trace: CPU use, latencies, interrupts, devices, frequencies, dispatch queues
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, mut_args(args::text("json", "Print JSON (docs/traces.md has the fields)")))]
 pub(super) struct AnalyzeArgs {
     /// A trace in Perfetto's format, compressed or not, a profile or a perf.data
     #[arg(help_heading = INPUT)]
@@ -49,12 +49,8 @@ pub(super) struct AnalyzeArgs {
     /// Lines of each list; 0 for all
     #[arg(long, value_name = "N", default_value_t = 20, help_heading = RESULT)]
     limit: usize,
-    /// Print JSON (docs/traces.md has the fields)
-    #[arg(long, help_heading = RESULT)]
-    json: bool,
-    /// Write the result to FILE instead of stdout
-    #[arg(short = 'o', long = "output", value_name = "FILE", help_heading = RESULT)]
-    output: Option<PathBuf>,
+    #[command(flatten)]
+    result: ResultArgs,
 }
 
 /// How outliers are told from the rest.
@@ -109,7 +105,7 @@ fn places(llcs: &[(u32, u32)]) -> Result<CpuPlaces, Failure> {
 pub(super) fn run(args: &AnalyzeArgs, stdout: Stdout) -> Result<(), Failure> {
     let limit = if args.limit == 0 { usize::MAX } else { args.limit };
     let given = places(&args.llc)?;
-    let output = stdout.open(args.output.as_deref())?;
+    let output = args.result.file.open(stdout)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let observed = observe::observe(&args.file, &signals, |recorded| {
         let places = if given.is_empty() { recorded } else { given };
@@ -120,13 +116,8 @@ pub(super) fn run(args: &AnalyzeArgs, stdout: Stdout) -> Result<(), Failure> {
         let lacking: Vec<String> = report.unavailable.iter().map(Unavailable::sentence).collect();
         return Err(Failure::NoResult(anyhow!("{}: {}", args.file.display(), lacking.join("; "))));
     }
-    let text = if args.json {
-        let text =
-            serde_json::to_string_pretty(report).context("cannot write the result").map_err(Failure::NoResult)?;
-        escape::json(text) + "\n"
-    } else {
-        escape::lines(&text(report, &observed.losses, !args.only.is_empty()))
-    };
+    let table = || text(report, &observed.losses, !args.only.is_empty());
+    let text = args.result.format().render(|| format::json(report), table)?;
     output.write(text.as_bytes(), true).map_err(Failure::NoResult)?;
     observed.check()
 }

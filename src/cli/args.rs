@@ -1,10 +1,170 @@
-//! What options of several commands have in common.
+//! What options of several commands have in common: their headings, the parsers of their values, and the options themselves.
+//! Each command flattens those that it has; where it means something else by one, [`text`] replaces its help.
+
+use std::path::PathBuf;
+
+use clap::{Arg, Args, ValueEnum};
+
+use super::failure::Failure;
+use super::format::Format;
+use super::output::{is_stdout, Output, Stdout};
+use crate::config::Scheduler;
 
 /// Headings of the options in every help.
 pub(super) const WATCH: &str = "What to watch";
 pub(super) const INPUT: &str = "Input";
 pub(super) const RESULT: &str = "Result";
 pub(super) const TUNING: &str = "Tuning";
+
+/// For `mut_args`: replaces the help of an option in its place. `mut_arg` would move it behind all others in completions.
+pub(super) fn text(id: &'static str, help: &'static str) -> impl FnMut(Arg) -> Arg {
+    move |arg| if arg.get_id() == id { arg.help(help) } else { arg }
+}
+
+/// The memory that a command may use.
+#[derive(Debug, Args)]
+pub(super) struct MemoryArgs {
+    /// Memory for the sketch, queues and mappings
+    #[arg(
+        long,
+        value_name = "MIB",
+        default_value = "64",
+        value_parser = clap::value_parser!(u32).range(8..),
+        help_heading = TUNING
+    )]
+    memory: u32,
+}
+
+impl MemoryArgs {
+    /// The number that was given.
+    pub(super) fn mebibytes(&self) -> u32 {
+        self.memory
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        (self.memory as usize).saturating_mul(1 << 20)
+    }
+}
+
+/// How much may be lost.
+#[derive(Debug, Args)]
+pub(super) struct MaxLossArgs {
+    /// Exit with 4 if more samples than this were lost
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        default_value = "1",
+        allow_negative_numbers = true,
+        value_parser = percent,
+        help_heading = TUNING
+    )]
+    pub(super) max_loss: f64,
+}
+
+/// The scheduler.
+#[derive(Debug, Args)]
+pub(super) struct TargetArgs {
+    /// The scheduler that the configuration is for
+    #[arg(long, value_name = "SCHEDULER", default_value = "mitosis", help_heading = RESULT)]
+    target: Target,
+}
+
+/// The name of a scheduler.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Target {
+    Mitosis,
+    Layered,
+}
+
+impl TargetArgs {
+    pub(super) fn scheduler(&self) -> Scheduler {
+        match self.target {
+            Target::Mitosis => Scheduler::Mitosis,
+            Target::Layered => Scheduler::Layered,
+        }
+    }
+}
+
+/// The size of the host that runs the scheduler.
+#[derive(Debug, Args)]
+pub(super) struct TargetCpusArgs {
+    /// CPUs of the host that will run the scheduler [default: as many as the sampled host has]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = RESULT)]
+    target_cpus: Option<u32>,
+}
+
+impl TargetCpusArgs {
+    pub(super) fn cpus(&self) -> Option<usize> {
+        self.target_cpus.map(|cpus| cpus as usize)
+    }
+}
+
+/// Which threads get a subcell though they share with no other.
+#[derive(Debug, Args)]
+pub(super) struct MinShareArgs {
+    /// Threads of one name get a subcell if they have this share of their cell's samples
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        default_value = "5",
+        allow_negative_numbers = true,
+        value_parser = percent,
+        help_heading = RESULT
+    )]
+    min_share: f64,
+}
+
+impl MinShareArgs {
+    /// As a part of 1.
+    pub(super) fn part(&self) -> f64 {
+        self.min_share / 100.0
+    }
+}
+
+/// Where the result of a command that has one goes.
+#[derive(Debug, Args)]
+pub(super) struct ResultFileArgs {
+    /// Write the result to FILE instead of stdout
+    #[arg(short = 'o', long = "output", value_name = "FILE", help_heading = RESULT)]
+    output: Option<PathBuf>,
+}
+
+impl ResultFileArgs {
+    pub(super) fn is_stdout(&self) -> bool {
+        is_stdout(self.output.as_deref())
+    }
+
+    /// Opens it, which must be possible.
+    pub(super) fn open(&self, stdout: Stdout) -> Result<Output, Failure> {
+        stdout.open(self.output.as_deref())
+    }
+
+    /// Refuses a closed stdout, if the result would go there.
+    pub(super) fn check(&self, stdout: Stdout) -> Result<(), Failure> {
+        stdout.check(self.output.as_deref())
+    }
+}
+
+/// How the result of a command that has one is printed, and where it goes.
+#[derive(Debug, Args)]
+pub(super) struct ResultArgs {
+    /// Print JSON
+    #[arg(long, help_heading = RESULT)]
+    json: bool,
+    #[command(flatten)]
+    pub(super) file: ResultFileArgs,
+}
+
+impl ResultArgs {
+    pub(super) fn format(&self) -> Format {
+        Format::new(self.json)
+    }
+}
+
+/// The name of a value, as it is typed.
+pub(super) fn name_of(value: &impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
 
 /// A percentage on the command line.
 pub(super) fn percent(text: &str) -> Result<f64, String> {

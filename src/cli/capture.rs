@@ -10,7 +10,7 @@ use anyhow::anyhow;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::args::{percent, seconds, TUNING, WATCH};
+use super::args::{seconds, text, MaxLossArgs, MemoryArgs, TUNING, WATCH};
 use super::command::Held;
 use super::decision;
 use super::failure::Failure;
@@ -85,6 +85,7 @@ pub(super) struct WatchArgs {
 
 /// How it samples: rings, threads, memory, and how much may be lost.
 #[derive(Debug, Args)]
+#[command(mut_args(text("memory", "Memory for queues and caches, beside the rings")))]
 pub(super) struct TuningArgs {
     /// Pages in each CPU's ring, a power of two
     #[arg(long, help_heading = TUNING, value_name = "N", default_value = "256", value_parser = power_of_two)]
@@ -103,25 +104,10 @@ pub(super) struct TuningArgs {
         help_heading = TUNING
     )]
     realtime: u8,
-    /// Memory for queues and caches, beside the rings
-    #[arg(
-        long,
-        value_name = "MIB",
-        default_value = "64",
-        value_parser = clap::value_parser!(u32).range(8..),
-        help_heading = TUNING
-    )]
-    pub(super) memory: u32,
-    /// Exit with 4 if more samples than this were lost
-    #[arg(
-        long,
-        value_name = "PERCENT",
-        default_value = "1",
-        allow_negative_numbers = true,
-        value_parser = percent,
-        help_heading = TUNING
-    )]
-    pub(super) max_loss: f64,
+    #[command(flatten)]
+    pub(super) memory: MemoryArgs,
+    #[command(flatten)]
+    pub(super) max_loss: MaxLossArgs,
 }
 
 /// How often `-vv` prints the sizes of the tables.
@@ -175,10 +161,11 @@ impl TuningArgs {
     /// `--memory` in bytes; it cannot exceed the machine's memory.
     pub(super) fn memory(&self, roots: &Roots) -> Result<usize, Failure> {
         match proc::memory(roots, "MemTotal") {
-            Some(total) if u64::from(self.memory) * 1024 > total => {
-                Err(Failure::Usage(anyhow!("--memory {}: this machine has {} MiB", self.memory, total / 1024)))
+            Some(total) if u64::from(self.memory.mebibytes()) * 1024 > total => {
+                let memory = self.memory.mebibytes();
+                Err(Failure::Usage(anyhow!("--memory {memory}: this machine has {} MiB", total / 1024)))
             }
-            _ => Ok((self.memory as usize).saturating_mul(1024 * 1024)),
+            _ => Ok(self.memory.bytes()),
         }
     }
 }

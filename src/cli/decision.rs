@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{anyhow, Context};
 use clap::Args;
 
-use super::args::percent;
+use super::args::{MinShareArgs, TargetArgs, TargetCpusArgs};
 use super::failure::Failure;
 use super::hints;
 use super::outputs::Outputs;
@@ -24,9 +24,8 @@ use scxprof_recover::Unrecovered;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Result")]
 pub(super) struct DecisionArgs {
-    /// Threads of one name get a subcell if they have this share of their cell's samples
-    #[arg(long, value_name = "PERCENT", default_value = "5", allow_negative_numbers = true, value_parser = percent)]
-    min_share: f64,
+    #[command(flatten)]
+    min_share: MinShareArgs,
     /// Make a cell of the cgroups whose path matches; paths begin with /sys/fs/cgroup, the first match wins (repeatable)
     #[arg(long = "cell", value_name = "NAME=REGEX")]
     cells: Vec<String>,
@@ -36,12 +35,10 @@ pub(super) struct DecisionArgs {
     /// Cgroups of the cell allotment [default: workload-tw-[^/]+\.allotment\.slice]
     #[arg(long, value_name = "REGEX")]
     workload_allotment_cgroup_regex: Option<String>,
-    /// CPUs of the host that will run the scheduler [default: as many as the sampled host has]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    target_cpus: Option<u32>,
-    /// The scheduler that the configuration is for
-    #[arg(long, value_name = "SCHEDULER", default_value = "mitosis", value_parser = ["mitosis", "layered"])]
-    target: String,
+    #[command(flatten)]
+    target_cpus: TargetCpusArgs,
+    #[command(flatten)]
+    target: TargetArgs,
     /// Also tell threads apart by their task hints: a thread that changes its hint belongs to several classes
     #[arg(long)]
     pub(super) use_hints: bool,
@@ -66,21 +63,17 @@ impl DecisionArgs {
 
     /// CPUs of the target host, if they are given.
     pub(super) fn target_cpus(&self) -> Option<usize> {
-        self.target_cpus.map(|cpus| cpus as usize)
+        self.target_cpus.cpus()
     }
 
     /// As a part of 1.
     pub(super) fn min_share(&self) -> f64 {
-        self.min_share / 100.0
+        self.min_share.part()
     }
 
     /// The target scheduler.
     pub(super) fn scheduler(&self) -> Scheduler {
-        if self.target == "layered" {
-            Scheduler::Layered
-        } else {
-            Scheduler::Mitosis
-        }
+        self.target.scheduler()
     }
 
     /// `builder` with the options of the decision, and with the names that will be shown.
@@ -333,7 +326,7 @@ pub(super) fn finish(
         say!("note: {note}");
     }
     if args.use_hints {
-        say!("note: {}", hints::used(&args.target));
+        say!("note: {}", hints::used(args.scheduler()));
     }
     let needs_report = outputs.need_report();
     let free = outputs.is_stdout_free;

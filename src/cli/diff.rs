@@ -3,11 +3,11 @@
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use anyhow::{anyhow, Context};
+use anyhow::anyhow;
 use clap::Args;
 use serde::Deserialize;
 
-use super::args::{INPUT, RESULT, TUNING};
+use super::args::{text, MemoryArgs, ResultArgs, INPUT};
 use super::decision::{self, DecisionArgs, Named};
 use super::failure::Failure;
 use super::output::Stdout;
@@ -31,7 +31,12 @@ const MAX_REPORT: u64 = 256 << 20;
 
 /// Print what changed between two decisions
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(
+    after_help = EXAMPLES,
+    mut_args(text("memory", "Memory for the sketch, queues and mappings of each profile")),
+    mut_args(text("json", "Print JSON (docs/report.md has the schema)")),
+    mut_args(text("output", "Write the difference to FILE instead of stdout")),
+)]
 pub(super) struct DiffArgs {
     /// A profile as `extract` reads it, or a report (JSON of --report): before
     #[arg(help_heading = INPUT)]
@@ -39,15 +44,10 @@ pub(super) struct DiffArgs {
     /// The same: after
     #[arg(help_heading = INPUT)]
     b: PathBuf,
-    /// Memory for the sketch, queues and mappings of each profile
-    #[arg(long, value_name = "MIB", default_value = "64", value_parser = clap::value_parser!(u32).range(8..), help_heading = TUNING)]
-    memory: u32,
-    /// Print JSON (docs/report.md has the schema)
-    #[arg(long, help_heading = RESULT)]
-    json: bool,
-    /// Write the difference to FILE instead of stdout
-    #[arg(short = 'o', long = "output", value_name = "FILE", help_heading = RESULT)]
-    output: Option<PathBuf>,
+    #[command(flatten)]
+    memory: MemoryArgs,
+    #[command(flatten)]
+    result: ResultArgs,
     #[command(flatten)]
     decision: DecisionArgs,
 }
@@ -70,16 +70,12 @@ pub(super) fn run(args: &DiffArgs, stdout: Stdout) -> Result<(), Failure> {
 
 /// Prints the difference; true where there is none.
 fn compare(args: &DiffArgs, stdout: Stdout) -> Result<bool, Failure> {
-    let output = stdout.open(args.output.as_deref())?;
+    let output = args.result.file.open(stdout)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let before = load(&args.a, args, &signals)?;
     let after = load(&args.b, args, &signals)?;
     let difference = Difference::new(&before, &after);
-    let text = if args.json {
-        difference.to_json().context("cannot write the difference").map_err(Failure::NoResult)?
-    } else {
-        scxprof_base::escape::lines(&difference.to_string())
-    };
+    let text = args.result.format().render(|| Ok(difference.to_json()?), || difference.to_string())?;
     output.write(text.as_bytes(), true).map_err(Failure::NoResult)?;
     Ok(difference.same)
 }
@@ -91,7 +87,7 @@ fn load(path: &Path, args: &DiffArgs, signals: &Signals) -> Result<Report, Failu
     }
     let of_file = |error: anyhow::Error| Failure::NoResult(error.context(path.display().to_string()));
     let mut profile = super::process::open(path, &|| signals.seen())?;
-    let builder = Session::builder().profile(&mut profile).memory((args.memory as usize).saturating_mul(1 << 20));
+    let builder = Session::builder().profile(&mut profile).memory(args.memory.bytes());
     let session = args.decision.configure(builder, Named::Nothing).start().map_err(|error| match error {
         Error::CellSpecs(error) => decision::wrong_groups(&error),
         error => of_file(error.into()),

@@ -10,6 +10,7 @@ use clap::Args;
 
 use super::args::seconds;
 use super::failure::Failure;
+use super::format;
 use super::output;
 use crate::doctor::{self, selftest, Style};
 use crate::host::Roots;
@@ -62,8 +63,7 @@ pub(super) fn run(args: &DoctorArgs) -> Result<(), Failure> {
     let text = match (&tests, args.json) {
         (tests, true) => {
             let json = Json { report: &report, self_test: tests.as_deref() };
-            let text = serde_json::to_string_pretty(&json).context("cannot write JSON").map_err(Failure::NoResult)?;
-            escape::json(text) + "\n"
+            format::json(&json).context("cannot write JSON").map_err(Failure::NoResult)?
         }
         (Some(tests), false) => escape::lines(&selftest::block(&report, tests)),
         (None, false) => {

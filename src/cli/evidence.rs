@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{anyhow, Context};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use sha2::{Digest, Sha256};
 
 use super::args::RESULT;
@@ -30,11 +30,20 @@ pub(super) struct EvidenceArgs {
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true, help_heading = RESULT)]
     label: String,
     /// With --evidence: the host by its name, by a hash of it, or by a random number for each run
-    #[arg(long, value_name = "HOW", default_value = "name", value_parser = ["name", "hash", "none"], help_heading = RESULT)]
-    host_name: String,
+    #[arg(long, value_name = "HOW", default_value = "name", help_heading = RESULT)]
+    host_name: HostName,
     /// With --evidence: replace what matches in cgroups' paths by `*` [default: UUIDs, ids in hexadecimal, numbers] (repeatable)
     #[arg(long = "fold", value_name = "REGEX", help_heading = RESULT)]
     folds: Vec<String>,
+}
+
+/// What stands for the name of a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum HostName {
+    Name,
+    Hash,
+    #[value(name = "none")]
+    Anonymous,
 }
 
 /// Where evidence goes, and what its rows say of the host.
@@ -84,12 +93,12 @@ impl EvidenceArgs {
             cpus: if host.cpus > 0 { host.cpus.to_string() } else { String::new() },
             ..Scope::default()
         };
-        let is_anonymous = self.host_name == "none";
-        let name = match self.host_name.as_str() {
-            "hash" => hashed(&host.name),
-            "none" => anonymous(),
-            _ => printed(&host.name),
+        let name = match self.host_name {
+            HostName::Name => printed(&host.name),
+            HostName::Hash => hashed(&host.name),
+            HostName::Anonymous => anonymous(),
         };
+        let is_anonymous = self.host_name == HostName::Anonymous;
         Ok(Facts { scope, host: name, is_anonymous, folds: folds(&self.folds)? })
     }
 }

@@ -7,7 +7,7 @@ use anyhow::{anyhow, Context};
 use clap::Args;
 use rustc_hash::FxHashMap;
 
-use super::args::{percent, RESULT, TUNING};
+use super::args::{MaxLossArgs, MemoryArgs, RESULT};
 use super::decision;
 use super::failure::Failure;
 use super::output::{is_stdout, Output, Readers, Stdout};
@@ -34,18 +34,10 @@ Examples:
 pub(super) struct ExportArgs {
     #[command(flatten)]
     input: InputArgs,
-    /// Memory for the sketch, queues and mappings
-    #[arg(
-        long,
-        value_name = "MIB",
-        default_value = "64",
-        value_parser = clap::value_parser!(u32).range(8..),
-        help_heading = TUNING
-    )]
-    memory: u32,
-    /// Exit with 4 if more samples than this were lost
-    #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = percent, help_heading = TUNING)]
-    max_loss: f64,
+    #[command(flatten)]
+    memory: MemoryArgs,
+    #[command(flatten)]
+    max_loss: MaxLossArgs,
     /// Write a trace in Perfetto's format to FILE, or - for stdout: accesses by cell, subcell and thread, scheduling, hints, counters
     #[arg(long, value_name = "FILE", required_unless_present = "parquet", conflicts_with = "parquet", help_heading = RESULT)]
     perfetto: Option<PathBuf>,
@@ -81,8 +73,8 @@ fn parquet(args: &ExportArgs, path: &Path) -> Result<(), Failure> {
     let request = Request {
         path: args.input.path(),
         placement: given.as_ref(),
-        memory: memory(args),
-        max_loss: args.max_loss,
+        memory: args.memory.bytes(),
+        max_loss: args.max_loss.max_loss,
         stop: &|| signals.seen(),
     };
     let tables::Read { finished, end } = tables::read(&request, &mut |table| dir.create(table))?;
@@ -119,7 +111,7 @@ fn perfetto(args: &ExportArgs, path: &Path, stdout: Stdout) -> Result<(), Failur
     let failed = || "cannot write the trace into a temporary file (TMPDIR names another place)";
     let file = tempfile::tempfile().with_context(failed).map_err(Failure::NoResult)?;
     let mut sink = TraceSink::new(BufWriter::new(file), options).with_context(failed).map_err(Failure::NoResult)?;
-    let builder = Session::builder().profile(&mut profile).memory(memory(args));
+    let builder = Session::builder().profile(&mut profile).memory(args.memory.bytes());
     let session = builder.start().map_err(|error| Failure::Unsupported(error.into()))?;
     let outcome = session.run_into(&mut sink, |_| stop());
     if stop() {
@@ -136,18 +128,14 @@ fn perfetto(args: &ExportArgs, path: &Path, stdout: Stdout) -> Result<(), Failur
     file.rewind().with_context(failed).map_err(Failure::NoResult)?;
     output.copy(&mut file).map_err(Failure::NoResult)?;
     process::damaged(&damage)?;
-    decision::check_loss(args.max_loss, &outcome.loss)?;
-    decision::check_sched_loss(args.max_loss, &outcome.loss.sched)
-}
-
-fn memory(args: &ExportArgs) -> usize {
-    (args.memory as usize).saturating_mul(1 << 20)
+    decision::check_loss(args.max_loss.max_loss, &outcome.loss)?;
+    decision::check_sched_loss(args.max_loss.max_loss, &outcome.loss.sched)
 }
 
 /// Decides as `extract` does; a profile without memory samples has no communities.
 fn decide(profile: &mut Profile, args: &ExportArgs, stop: &dyn Fn() -> bool) -> Result<Decided, Failure> {
     // For a picture the host may have any number of CPUs.
-    let builder = Session::builder().profile(profile).memory(memory(args)).cells(CellOptions::default());
+    let builder = Session::builder().profile(profile).memory(args.memory.bytes()).cells(CellOptions::default());
     let builder = builder.target_cpus(MANY_CPUS);
     let session = builder.start().map_err(|error| Failure::Unsupported(error.into()))?;
     let sampled = session.run_until(|_| stop());

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::anyhow;
 use clap::Args;
 
-use super::args::{percent, RESULT, TUNING};
+use super::args::{text, MaxLossArgs, MemoryArgs, RESULT};
 use super::capture;
 use super::decision::{self, DecisionArgs, Named, Printed};
 use super::evidence::EvidenceArgs;
@@ -37,22 +37,17 @@ const PERF_RECORD: &str = "perf mem record -a --phys-data --data-page-size --all
 
 /// Print the cell configuration for a recorded profile
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(
+    after_help = EXAMPLES,
+    mut_args(text("memory", "Memory for the sketch, queues and mappings; with that of the capture the result is the same")),
+)]
 pub(super) struct ExtractArgs {
     #[command(flatten)]
     input: InputArgs,
-    /// Memory for the sketch, queues and mappings; with that of the capture the result is the same
-    #[arg(
-        long,
-        value_name = "MIB",
-        default_value = "64",
-        value_parser = clap::value_parser!(u32).range(8..),
-        help_heading = TUNING
-    )]
-    memory: u32,
-    /// Exit with 4 if more samples than this were lost
-    #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = percent, help_heading = TUNING)]
-    max_loss: f64,
+    #[command(flatten)]
+    memory: MemoryArgs,
+    #[command(flatten)]
+    max_loss: MaxLossArgs,
     #[command(flatten)]
     outputs: OutputArgs,
     #[command(flatten)]
@@ -83,7 +78,7 @@ pub(super) fn print(args: &ExtractArgs, printed: Printed, stdout: Stdout) -> Res
     outputs.add_evidence(args.evidence.open(|| host.unwrap_or_default())?)?;
     let shows_all = args.outputs.has_page();
     let mut sched = args.decision.wakeups(shows_all, profile.places(), profile.own_pid());
-    let builder = Session::builder().profile(&mut profile).memory((args.memory as usize).saturating_mul(1 << 20));
+    let builder = Session::builder().profile(&mut profile).memory(args.memory.bytes());
     let named = Named::new(verbose, args.outputs.has_report() || printed == Printed::Json);
     let mut builder = args.decision.configure(builder, named);
     let mut select = |sample: &Sample, cgroups: &mut Cgroups| filter.keeps(sample, cgroups);
@@ -124,8 +119,8 @@ pub(super) fn print(args: &ExtractArgs, printed: Printed, stdout: Stdout) -> Res
         no_samples(outcome, source, filter.nothing(), &damage)
     })?;
     damaged(&damage)?;
-    decision::check_loss(args.max_loss, &loss)?;
-    decision::check_sched_loss(args.max_loss, &loss.sched)
+    decision::check_loss(args.max_loss.max_loss, &loss)?;
+    decision::check_sched_loss(args.max_loss.max_loss, &loss.sched)
 }
 
 /// What the recording says of its run.
@@ -148,7 +143,7 @@ fn call_stacks(
     let mut profile = super::process::open(args.input.path(), is_ended)?;
     let Some(event) = profile.stack_event(None) else { return Ok(None) };
     let mut sink = StackSink::of_events(&event.numbers);
-    let memory = (args.memory as usize).saturating_mul(1 << 20);
+    let memory = args.memory.bytes();
     let session = Session::builder().profile(&mut profile).memory(memory).start();
     let session = session.map_err(|error| Failure::Unsupported(error.into()))?;
     let outcome = session.run_into(&mut sink, |_| is_ended());

@@ -3,6 +3,7 @@
 use clap::Args;
 
 use crate::bpf::{self, MapRef};
+use crate::config::Scheduler;
 use crate::hint::{HintCounts, HintProbe, MAX_HINT};
 
 /// Task hints.
@@ -41,11 +42,12 @@ impl HintArgs {
 }
 
 /// How a scheduler uses hints, in a sentence.
-pub(super) fn used(target: &str) -> &'static str {
-    if target == "layered" {
-        "layers match hints only if scx_layered runs with --task-hint-map"
-    } else {
-        "scx_mitosis cannot match hints, so the configuration tells threads apart by name alone; --target layered uses them"
+pub(super) fn used(target: Scheduler) -> &'static str {
+    match target {
+        Scheduler::Layered => "layers match hints only if scx_layered runs with --task-hint-map",
+        Scheduler::Mitosis => {
+            "scx_mitosis cannot match hints, so the configuration tells threads apart by name alone; --target layered uses them"
+        }
     }
 }
 

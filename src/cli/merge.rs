@@ -7,16 +7,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{anyhow, Context};
-use clap::Args;
+use clap::{Args, ValueEnum};
 
-use super::args::{percent, INPUT, RESULT};
+use super::args::{name_of, text, MemoryArgs, MinShareArgs, TargetArgs, TargetCpusArgs, INPUT, RESULT};
 use super::failure::Failure;
 use super::output::{Output, Readers, Stdout};
 use super::outputs::check_distinct;
 use super::say::say_lines;
 use super::signals::Signals;
 use super::{evidence, process};
-use crate::config::{DecisionOptions, Placement, Scheduler};
+use crate::config::{DecisionOptions, Placement};
 use crate::evidence::file::{self, FileError};
 use crate::evidence::{
     fleet_page, Evidence, EvidenceError, FleetDecision, FleetError, FleetReport, Folds, Key, Kind, Scope,
@@ -39,7 +39,13 @@ const MAX_PARTS: usize = 256;
 
 /// Print one cell configuration for many hosts, from the evidence of each
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(
+    after_help = EXAMPLES,
+    mut_args(text("memory", "Memory for the different rows of all files; deciding on them takes about as much again")),
+    mut_args(|arg| if arg.get_id() == "memory" { arg.default_value("256").help_heading(INPUT) } else { arg }),
+    mut_args(text("target_cpus", "CPUs of the hosts that will run the scheduler [default: those of the sampled host with fewest]")),
+    mut_args(text("min_share", "Classes that share with no other get a subcell if they have this share of their cell's samples")),
+)]
 pub(super) struct MergeArgs {
     /// Files of evidence, or directories with such files (*.parquet)
     #[arg(value_name = "FILE", required = true, help_heading = INPUT)]
@@ -47,24 +53,14 @@ pub(super) struct MergeArgs {
     /// Replace what matches in cgroups' paths by `*`, also what was not folded when the evidence was written (repeatable)
     #[arg(long = "fold", value_name = "REGEX", help_heading = INPUT)]
     folds: Vec<String>,
-    /// Memory for the different rows of all files; deciding on them takes about as much again
-    #[arg(
-        long,
-        value_name = "MIB",
-        default_value = "256",
-        value_parser = clap::value_parser!(u32).range(8..),
-        help_heading = INPUT
-    )]
-    memory: u32,
-    /// The scheduler that the configuration is for
-    #[arg(long, value_name = "SCHEDULER", default_value = "mitosis", value_parser = ["mitosis", "layered"], help_heading = RESULT)]
-    target: String,
-    /// CPUs of the hosts that will run the scheduler [default: those of the sampled host with fewest]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = RESULT)]
-    target_cpus: Option<u32>,
-    /// Classes that share with no other get a subcell if they have this share of their cell's samples
-    #[arg(long, value_name = "PERCENT", default_value = "5", value_parser = percent, help_heading = RESULT)]
-    min_share: f64,
+    #[command(flatten)]
+    memory: MemoryArgs,
+    #[command(flatten)]
+    target: TargetArgs,
+    #[command(flatten)]
+    target_cpus: TargetCpusArgs,
+    #[command(flatten)]
+    min_share: MinShareArgs,
     /// Last-level caches of a host, for the score
     #[arg(long, value_name = "N", default_value = "2", value_parser = clap::value_parser!(u32).range(2..), help_heading = RESULT)]
     llcs: u32,
@@ -72,12 +68,11 @@ pub(super) struct MergeArgs {
     #[arg(
         long,
         value_name = "FACT",
-        value_parser = ["label", "kernel", "cpu", "cpus", "source"],
         requires = "output",
         conflicts_with_all = ["evidence", "report", "html"],
         help_heading = RESULT
     )]
-    split_by: Option<String>,
+    split_by: Option<Fact>,
     /// Write the configuration to FILE instead of stdout
     #[arg(short = 'o', long = "output", value_name = "FILE", help_heading = RESULT)]
     output: Option<PathBuf>,
@@ -95,12 +90,25 @@ pub(super) struct MergeArgs {
     verbose: u8,
 }
 
-impl MergeArgs {
-    fn scheduler(&self) -> Scheduler {
-        if self.target == "layered" {
-            Scheduler::Layered
-        } else {
-            Scheduler::Mitosis
+/// A fact of hosts.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Fact {
+    Label,
+    Kernel,
+    Cpu,
+    Cpus,
+    Source,
+}
+
+impl Fact {
+    /// What it is in these rows.
+    fn of(self, scope: &Scope) -> &str {
+        match self {
+            Self::Label => &scope.label,
+            Self::Kernel => &scope.kernel,
+            Self::Cpu => &scope.cpu,
+            Self::Cpus => &scope.cpus,
+            Self::Source => &scope.source,
         }
     }
 }
@@ -187,7 +195,7 @@ fn files(args: &MergeArgs) -> Result<Vec<PathBuf>, Failure> {
 fn read(args: &MergeArgs, folds: &Folds, signals: &Signals) -> Result<Evidence, Failure> {
     // A damaged file may make the reader of Parquet panic, which is caught and said in one sentence.
     std::panic::set_hook(Box::new(|_| {}));
-    let mut merged = Evidence::within((args.memory as usize).saturating_mul(1 << 20));
+    let mut merged = Evidence::within(args.memory.bytes());
     let mut fold = |mut key: Key| {
         if key.kind != Kind::Spec && !args.folds.is_empty() {
             let (a, b) = (folds.fold(&key.a.cgroup), folds.fold(&key.b.cgroup));
@@ -217,14 +225,14 @@ fn read(args: &MergeArgs, folds: &Folds, signals: &Signals) -> Result<Evidence, 
 }
 
 fn decide(args: &MergeArgs, merged: &Evidence) -> Result<FleetDecision, Failure> {
-    let target_cpus = args.target_cpus.map(|cpus| cpus as usize).or_else(|| merged.least_cpus());
+    let target_cpus = args.target_cpus.cpus().or_else(|| merged.least_cpus());
     let Some(target_cpus) = target_cpus else {
         return Err(Failure::Usage(anyhow!(
             "the evidence does not say how many CPUs the hosts have: give --target-cpus"
         )));
     };
-    let mut options = DecisionOptions::new(args.min_share / 100.0, target_cpus);
-    options.scheduler = args.scheduler();
+    let mut options = DecisionOptions::new(args.min_share.part(), target_cpus);
+    options.scheduler = args.target.scheduler();
     merged.decide(&options).map_err(|error| match error {
         FleetError::DifferentSpecs { .. } | FleetError::NoSpecs => Failure::Usage(error.into()),
         error => Failure::NoResult(error.into()),
@@ -232,7 +240,7 @@ fn decide(args: &MergeArgs, merged: &Evidence) -> Result<FleetDecision, Failure>
 }
 
 fn configuration(args: &MergeArgs, decided: &FleetDecision) -> Result<String, Failure> {
-    decided.to_json(args.scheduler()).map_err(|error| match (&decided.decision.refused, error) {
+    decided.to_json(args.target.scheduler()).map_err(|error| match (&decided.decision.refused, error) {
         (Some(refused), FleetError::Refused(_)) => Failure::DoesNotFit(anyhow!("no configuration: {refused}")),
         (_, error) => Failure::NoResult(error.into()),
     })
@@ -272,35 +280,29 @@ fn say(args: &MergeArgs, merged: &Evidence, decided: &FleetDecision, json: &str)
 
 /// One configuration for each value of a fact of hosts.
 fn split(args: &MergeArgs, merged: &Evidence) -> Result<(), Failure> {
-    let (Some(directory), Some(by)) = (&args.output, args.split_by.as_deref()) else {
+    let (Some(directory), Some(by)) = (&args.output, args.split_by) else {
         return Err(Failure::Usage(anyhow!("--split-by needs -o DIRECTORY")));
     };
-    let value = |scope: &Scope| match by {
-        "kernel" => scope.kernel.clone(),
-        "cpu" => scope.cpu.clone(),
-        "cpus" => scope.cpus.clone(),
-        "source" => scope.source.clone(),
-        _ => scope.label.clone(),
-    };
-    let mut values: Vec<String> = merged.of_kind(Kind::Run).map(|(key, _)| value(&key.scope)).collect();
+    let mut values: Vec<String> = merged.of_kind(Kind::Run).map(|(key, _)| by.of(&key.scope).to_owned()).collect();
+    let name = name_of(&by);
     values.sort();
     values.dedup();
     if values.len() > MAX_PARTS {
         let count = values.len();
         return Err(Failure::Usage(anyhow!(
-            "--split-by {by}: there are {count} values, and {MAX_PARTS} at most are written"
+            "--split-by {name}: there are {count} values, and {MAX_PARTS} at most are written"
         )));
     }
     // All are decided before the first one is written.
     let mut written: BTreeMap<PathBuf, (String, String)> = BTreeMap::new();
     for of in values {
         let part = merged
-            .map(|key| (value(&key.scope) == of).then(|| key.clone()))
+            .map(|key| (by.of(&key.scope) == of).then(|| key.clone()))
             .map_err(|error| Failure::NoResult(error.into()))?;
         let decided = decide(args, &part)?;
         let json = configuration(args, &decided)?;
         say!(
-            "{by} {}: {} runs of {} hosts",
+            "{name} {}: {} runs of {} hosts",
             if of.is_empty() { "(none)" } else { &of },
             decided.report.runs,
             decided.report.hosts
@@ -308,7 +310,7 @@ fn split(args: &MergeArgs, merged: &Evidence) -> Result<(), Failure> {
         say(args, &part, &decided, &json);
         let path = directory.join(format!("{}.json", file_name(&of)));
         if let Some((other, _)) = written.insert(path, (of.clone(), json)) {
-            return Err(Failure::Usage(anyhow!("--split-by {by}: {other} and {of} would have the same file name")));
+            return Err(Failure::Usage(anyhow!("--split-by {name}: {other} and {of} would have the same file name")));
         }
     }
     fs::create_dir_all(directory).with_context(|| directory.display().to_string()).map_err(Failure::NoResult)?;

@@ -28,6 +28,7 @@ mod export;
 mod extract;
 mod failure;
 mod filter;
+mod format;
 mod hints;
 mod load;
 mod man;

@@ -9,7 +9,7 @@ use anyhow::{anyhow, Context};
 use clap::Args;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::args::{percent, INPUT, RESULT, TUNING};
+use super::args::{text, MaxLossArgs, MemoryArgs, INPUT, RESULT};
 use super::decision;
 use super::destination::Directory;
 use super::failure::Failure;
@@ -63,22 +63,18 @@ impl InputArgs {
 
 /// Turn a profile into lines of JSON: DIR/perf.jsonl
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(
+    after_help = EXAMPLES,
+    mut_args(text("memory", "Memory for queues and mappings")),
+    mut_args(text("max_loss", "Exit with 4 if more lines of a text than this are no samples")),
+)]
 pub(super) struct ProcessArgs {
     #[command(flatten)]
     input: InputArgs,
-    /// Memory for queues and mappings
-    #[arg(
-        long,
-        value_name = "MIB",
-        default_value = "64",
-        value_parser = clap::value_parser!(u32).range(8..),
-        help_heading = TUNING
-    )]
-    memory: u32,
-    /// Exit with 4 if more lines of a text than this are no samples
-    #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = percent, help_heading = TUNING)]
-    max_loss: f64,
+    #[command(flatten)]
+    memory: MemoryArgs,
+    #[command(flatten)]
+    max_loss: MaxLossArgs,
     /// The directory that is made for the lines, or - for the lines alone on stdout [default: PROFILE.out]
     #[arg(short = 'o', long = "output", value_name = "DIR", help_heading = RESULT)]
     output: Option<PathBuf>,
@@ -364,7 +360,7 @@ pub(super) fn run(args: &ProcessArgs, stdout: Stdout) -> Result<(), Failure> {
         let path = args.input.path().display();
         return Err(Failure::Usage(anyhow!("{path}: has the lines of `process` already: extract reads them")));
     }
-    let memory = (args.memory as usize).saturating_mul(1 << 20);
+    let memory = args.memory.bytes();
     let dir = out.as_ref().map(|out| out.dir.path());
     let lines = write_lines(profile, dir.as_deref(), &args.filter, !args.no_symbols, memory, &stop)?;
     if stop() {
@@ -385,7 +381,7 @@ pub(super) fn run(args: &ProcessArgs, stdout: Stdout) -> Result<(), Failure> {
         say!("wrote {}", path.join("perf.jsonl").display());
     }
     damaged(&damage)?;
-    check_lines(args.max_loss, profile)
+    check_lines(args.max_loss.max_loss, profile)
 }
 
 /// The failure of a text with too many lines that are no samples.

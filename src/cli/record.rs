@@ -246,8 +246,8 @@ pub(super) fn run(args: &RecordArgs) -> Result<(), Failure> {
     match status {
         Some(status) if status != 0 => Err(Failure::Command(status)),
         _ => {
-            decision::check_loss(wanted.tuning.max_loss, &outcome.loss)?;
-            decision::check_sched_loss(wanted.tuning.max_loss, &outcome.loss.sched)
+            decision::check_loss(wanted.tuning.max_loss.max_loss, &outcome.loss)?;
+            decision::check_sched_loss(wanted.tuning.max_loss.max_loss, &outcome.loss.sched)
         }
     }
 }
@@ -267,7 +267,7 @@ fn write_samples(args: &RecordArgs, dir: &Path, published: &Path, signals: &Sign
     signals.begin();
     let stop = || signals.seen();
     let profile = process::open(dir, &stop)?;
-    let memory = (args.capture.tuning.memory as usize).saturating_mul(1 << 20);
+    let memory = args.capture.tuning.memory.bytes();
     process::write_lines(profile, Some(dir), &FilterArgs::default(), !args.no_symbols, memory, &stop)?;
     if stop() {
         let _ = fs::remove_file(dir.join("perf.jsonl"));

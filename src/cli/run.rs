@@ -135,8 +135,8 @@ pub(super) fn run(args: &RunArgs, stdout: Stdout) -> Result<(), Failure> {
     match status {
         Some(status) if status != 0 => Err(Failure::Command(status)),
         _ => {
-            decision::check_loss(wanted.tuning.max_loss, &loss)?;
-            decision::check_sched_loss(wanted.tuning.max_loss, &loss.sched)
+            decision::check_loss(wanted.tuning.max_loss.max_loss, &loss)?;
+            decision::check_sched_loss(wanted.tuning.max_loss.max_loss, &loss.sched)
         }
     }
 }
@@ -163,6 +163,6 @@ fn end_scored(
     score::check(&report, &args.judge)?;
     match status {
         Some(status) if status != 0 => Err(Failure::Command(status)),
-        _ => decision::check_loss(args.capture.tuning.max_loss, &loss),
+        _ => decision::check_loss(args.capture.tuning.max_loss.max_loss, &loss),
     }
 }

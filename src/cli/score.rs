@@ -2,14 +2,15 @@
 
 use std::path::PathBuf;
 
-use anyhow::{anyhow, Context};
+use anyhow::anyhow;
 use clap::Args;
 
-use super::args::{percent, INPUT, RESULT, TUNING};
+use super::args::{percent, text, MaxLossArgs, MemoryArgs, ResultFileArgs, INPUT, RESULT, TUNING};
 use super::capture;
 use super::decision::{self, DecisionArgs, Named};
 use super::failure::Failure;
 use super::filter::{Filter, FilterArgs};
+use super::format::Format;
 use super::output::{Output, Stdout};
 use super::process::{self, damaged, InputArgs};
 use super::signals::Signals;
@@ -38,13 +39,14 @@ pub(super) struct JudgeArgs {
     pub(super) at_least: Option<f64>,
     /// Print the score as JSON (docs/score.md has the schema)
     #[arg(long, help_heading = RESULT)]
-    pub(super) json: bool,
+    json: bool,
 }
 
 /// Print which part of the avoidable misses configurations avoid
 #[derive(Debug, Args)]
 #[command(
     after_help = EXAMPLES,
+    mut_args(text("output", "Write the score to FILE instead of stdout")),
     mut_arg("target", |arg| arg.hide(true)),
     mut_arg("sched", |arg| arg.hide(true)),
     mut_arg("no_symbols", |arg| arg.hide(true)),
@@ -55,23 +57,14 @@ pub(super) struct ScoreArgs {
     /// A configuration of scx_mitosis or scx_layered (repeatable)
     #[arg(long = "config", value_name = "FILE", required = true, help_heading = INPUT)]
     configs: Vec<PathBuf>,
-    /// Memory for the sketch, queues and mappings
-    #[arg(
-        long,
-        value_name = "MIB",
-        default_value = "64",
-        value_parser = clap::value_parser!(u32).range(8..),
-        help_heading = TUNING
-    )]
-    memory: u32,
-    /// Exit with 4 if more samples than this were lost
-    #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = percent, help_heading = TUNING)]
-    max_loss: f64,
+    #[command(flatten)]
+    memory: MemoryArgs,
+    #[command(flatten)]
+    max_loss: MaxLossArgs,
     #[command(flatten)]
     judge: JudgeArgs,
-    /// Write the score to FILE instead of stdout
-    #[arg(short = 'o', long = "output", value_name = "FILE", help_heading = RESULT)]
-    output: Option<PathBuf>,
+    #[command(flatten)]
+    output: ResultFileArgs,
     #[command(flatten)]
     decision: DecisionArgs,
     #[command(flatten)]
@@ -99,10 +92,10 @@ pub(super) fn read_configurations(option: &str, paths: &[PathBuf]) -> Result<Vec
 pub(super) fn run(args: &ScoreArgs, stdout: Stdout) -> Result<(), Failure> {
     let configurations = read_configurations("--config", &args.configs)?;
     let mut filter = Filter::new(&args.filter)?;
-    let output = stdout.open(args.output.as_deref())?;
+    let output = args.output.open(stdout)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let mut profile = process::open(args.input.path(), &|| signals.seen())?;
-    let builder = Session::builder().profile(&mut profile).memory((args.memory as usize).saturating_mul(1 << 20));
+    let builder = Session::builder().profile(&mut profile).memory(args.memory.bytes());
     let scheduler = configurations.first().map_or(Scheduler::Mitosis, |it| it.1.scheduler());
     let mut builder = args.decision.configure(builder, Named::Nothing).scheduler(scheduler).score();
     let mut select = |sample: &Sample, cgroups: &mut Cgroups| filter.keeps(sample, cgroups);
@@ -138,7 +131,7 @@ pub(super) fn run(args: &ScoreArgs, stdout: Stdout) -> Result<(), Failure> {
     print(&report, &args.judge, output)?;
     check(&report, &args.judge)?;
     damaged(&damage)?;
-    decision::check_loss(args.max_loss, &loss)
+    decision::check_loss(args.max_loss.max_loss, &loss)
 }
 
 /// The scores.
@@ -160,11 +153,7 @@ pub(super) fn judge(found: &Analysis, configurations: &[(String, Placement)], ar
 
 /// Writes the scores.
 pub(super) fn print(report: &ScoreReport, args: &JudgeArgs, output: Output) -> Result<(), Failure> {
-    let text = if args.json {
-        report.to_json().context("cannot write the score").map_err(Failure::NoResult)?
-    } else {
-        scxprof_base::escape::lines(&report.text())
-    };
+    let text = Format::new(args.json).render(|| Ok(report.to_json()?), || report.text())?;
     output.write(text.as_bytes(), true).map_err(Failure::NoResult)
 }
 

@@ -1,7 +1,7 @@
 //! Where the samples come from: the options of the sources, and the choice among them.
 
 use anyhow::anyhow;
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::failure::Failure;
 use crate::host::limits::sysctl;
@@ -16,8 +16,8 @@ use crate::session::{of_source, Builder, NotStarted, SessionError};
 #[command(next_help_heading = "How to sample")]
 pub(super) struct SourceArgs {
     /// Where samples and their addresses come from; auto takes the first that works, but never wakeups
-    #[arg(long, value_name = "SOURCE", default_value = "auto", value_parser = ["auto", "pebs", "ibs", "timer", "faults", "wakeups"])]
-    pub(super) source: String,
+    #[arg(long, value_name = "SOURCE", default_value = "auto")]
+    source: Wanted,
     #[arg(
         long,
         value_name = "N",
@@ -60,6 +60,31 @@ pub(super) struct SourceArgs {
     event: Option<String>,
 }
 
+/// A source, or the choice among them.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Wanted {
+    Auto,
+    Pebs,
+    Ibs,
+    Timer,
+    Faults,
+    Wakeups,
+}
+
+impl Wanted {
+    /// `None` for the first that works.
+    fn source(self) -> Option<Source> {
+        match self {
+            Self::Auto => None,
+            Self::Pebs => Some(Source::Pebs),
+            Self::Ibs => Some(Source::Ibs),
+            Self::Timer => Some(Source::Timer),
+            Self::Faults => Some(Source::Faults),
+            Self::Wakeups => Some(Source::Wakeups),
+        }
+    }
+}
+
 /// What a user of perf gets for `-e`.
 fn not_an_event(_: &str) -> Result<String, String> {
     Err("scxprof has no events to choose from; --source pebs, ibs, timer, faults or wakeups chooses what to sample"
@@ -70,7 +95,7 @@ impl SourceArgs {
     /// `builder` with the requested sources: for `auto` the first that works.
     pub(super) fn configure<'a>(&self, builder: Builder<'a>) -> Builder<'a> {
         let mut builder = builder.hardware(self.hardware());
-        if let Ok(source) = self.source.parse() {
+        if let Some(source) = self.source.source() {
             builder = builder.sources(&[source]);
         }
         if let Some(freq) = self.freq {

@@ -3,18 +3,18 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use anyhow::{anyhow, Context};
+use anyhow::anyhow;
 use clap::{Args, Subcommand};
 
 use super::analyze::{self, AnalyzeArgs};
-use super::args::{INPUT, RESULT};
+use super::args::{text, ResultArgs, INPUT};
 use super::failure::Failure;
+use super::format;
 use super::observe::{observe, Observed};
 use super::output::Stdout;
 use super::query::{self, QueryArgs};
 use super::signals::Signals;
 use scxprof_base::columns::aligned;
-use scxprof_base::escape;
 use scxprof_trace::Count;
 
 const EXAMPLES: &str = "\
@@ -53,17 +53,13 @@ enum TraceCommand {
 
 /// Print what a trace contains: who recorded it, its events, threads and clocks, and what was lost
 #[derive(Debug, Args)]
-#[command(after_help = INFO_EXAMPLES)]
+#[command(after_help = INFO_EXAMPLES, mut_args(text("json", "Print JSON (docs/traces.md has the fields)")))]
 struct InfoArgs {
     /// A trace in Perfetto's format, compressed or not, a profile or a perf.data
     #[arg(help_heading = INPUT)]
     file: PathBuf,
-    /// Print JSON (docs/traces.md has the fields)
-    #[arg(long, help_heading = RESULT)]
-    json: bool,
-    /// Write the result to FILE instead of stdout
-    #[arg(short = 'o', long = "output", value_name = "FILE", help_heading = RESULT)]
-    output: Option<PathBuf>,
+    #[command(flatten)]
+    result: ResultArgs,
 }
 
 /// Runs `scxprof trace`.
@@ -76,16 +72,10 @@ pub(super) fn run(args: &TraceArgs, stdout: Stdout) -> Result<(), Failure> {
 }
 
 fn info(args: &InfoArgs, stdout: Stdout) -> Result<(), Failure> {
-    let output = stdout.open(args.output.as_deref())?;
+    let output = args.result.file.open(stdout)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let observed = observe(&args.file, &signals, |_| None)?;
-    let info = &observed.info;
-    let text = if args.json {
-        let text = serde_json::to_string_pretty(info).context("cannot write the result").map_err(Failure::NoResult)?;
-        escape::json(text) + "\n"
-    } else {
-        escape::lines(&table(&observed))
-    };
+    let text = args.result.format().render(|| format::json(&observed.info), || table(&observed))?;
     output.write(text.as_bytes(), true).map_err(Failure::NoResult)?;
     if !observed.has_events {
         return Err(Failure::NoResult(anyhow!("{} has no events", args.file.display())));

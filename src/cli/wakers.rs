@@ -1,6 +1,6 @@
 //! `scxprof sched --wakers`: who wakes whom, who preempts whom, and chains of wakeups.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use super::args::RESULT;
@@ -25,17 +25,26 @@ pub(super) struct WakerArgs {
         value_name = "LEVEL",
         num_args = 0..=1,
         default_missing_value = "thread",
-        value_parser = ["thread", "class"],
         conflicts_with = "windows",
         help_heading = RESULT
     )]
-    wakers: Option<String>,
+    wakers: Option<LevelName>,
+}
+
+/// What an edge connects.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum LevelName {
+    Thread,
+    Class,
 }
 
 impl WakerArgs {
     /// `None` if it was not asked for.
     pub(super) fn level(&self) -> Option<Level> {
-        self.wakers.as_deref().map(|level| if level == "class" { Level::Class } else { Level::Thread })
+        self.wakers.map(|level| match level {
+            LevelName::Thread => Level::Thread,
+            LevelName::Class => Level::Class,
+        })
     }
 
     pub(super) fn enable(&self, stats: SchedSink) -> SchedSink {

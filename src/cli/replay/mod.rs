@@ -6,15 +6,16 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{anyhow, Context};
+use anyhow::anyhow;
 use clap::Args;
 use serde::Serialize;
 
 use self::compare::{Compared, Configuration, Scheduler};
-use super::args::{INPUT, RESULT};
+use super::args::{text, ResultArgs, INPUT, RESULT};
 use super::capture;
 use super::failure::Failure;
 use super::filter::{Filter, FilterArgs};
+use super::format;
 use super::output::Stdout;
 use super::process;
 use super::signals::Signals;
@@ -27,7 +28,6 @@ use crate::replay::{
 };
 use crate::session::{Builder, Session};
 use scxprof_base::columns::aligned;
-use scxprof_base::escape;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -54,7 +54,7 @@ const DEFAULT_LIMIT: &str = "20";
 
 /// Replay a recorded workload by mock threads: its run times, sleeps, wakeups, forks, names and cgroups
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, mut_args(text("json", "Print JSON (docs/replay.md has the fields)")))]
 pub(super) struct ReplayArgs {
     /// The recording, of `record --sched` or of `perf sched record`
     #[arg(short = 'f', long = "file", value_name = "PROFILE", help_heading = INPUT)]
@@ -93,12 +93,8 @@ pub(super) struct ReplayArgs {
     /// The most threads to print; 0 for all
     #[arg(long, value_name = "N", default_value = DEFAULT_LIMIT, help_heading = RESULT)]
     limit: usize,
-    /// Print JSON (docs/replay.md has the fields)
-    #[arg(long, help_heading = RESULT)]
-    json: bool,
-    /// Write the result to FILE instead of stdout
-    #[arg(short = 'o', long = "output", value_name = "FILE", help_heading = RESULT)]
-    output: Option<PathBuf>,
+    #[command(flatten)]
+    result: ResultArgs,
     #[command(flatten)]
     filter: FilterArgs,
 }
@@ -150,7 +146,7 @@ pub(super) fn run(args: &ReplayArgs, stdout: Stdout) -> Result<(), Failure> {
     };
     let configurations =
         args.compare.iter().map(|path| Configuration::read(path)).collect::<Result<Vec<Configuration>, Failure>>()?;
-    let output = stdout.open(args.output.as_deref())?;
+    let output = args.result.file.open(stdout)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let mut notes = Vec::new();
     let (script, memory) = read(args, filter, &signals, &mut notes)?;
@@ -192,8 +188,8 @@ pub(super) fn run(args: &ReplayArgs, stdout: Stdout) -> Result<(), Failure> {
         }
     }
     let Some(compared) = compared else { return Ok(()) };
-    let text = if args.json {
-        let document = Document {
+    let document = || {
+        format::json(&Document {
             version: 1,
             time_scale: script.scale,
             window_ns: script.window,
@@ -205,12 +201,9 @@ pub(super) fn run(args: &ReplayArgs, stdout: Stdout) -> Result<(), Failure> {
             loops: &loops,
             compared: &compared,
             notes: &notes,
-        };
-        let json = serde_json::to_string_pretty(&document).context("cannot write the result");
-        json.map_err(Failure::NoResult)? + "\n"
-    } else {
-        escape::lines(&table(args, &script, &loops, &compared))
+        })
     };
+    let text = args.result.format().render(document, || table(args, &script, &loops, &compared))?;
     output.write(text.as_bytes(), true).map_err(Failure::NoResult)
 }
 
@@ -312,11 +305,7 @@ impl Replayed<'_> {
         }
         let layouts = [layouts[0].as_ref(), layouts[1].as_ref()];
         let compared = Compared::new([a, b], by, self.script, &rounds, layouts, notes);
-        if self.args.json {
-            let json = serde_json::to_string_pretty(&compared).context("cannot write the result");
-            return Ok(json.map_err(Failure::NoResult)? + "\n");
-        }
-        Ok(escape::lines(&compared.table()))
+        self.args.result.format().render(|| format::json(&compared), || compared.table())
     }
 }
 

@@ -2,24 +2,23 @@
 
 use std::path::PathBuf;
 
-use anyhow::{anyhow, Context};
+use anyhow::anyhow;
 use serde::Serialize;
 
 use super::super::failure::Failure;
 use super::super::output::Stdout;
-use super::super::{capture, decision, process};
+use super::super::{capture, decision, format, process};
 use super::read::read;
 use super::{Observed, StacksArgs};
 use crate::stacks::{self, Change, DiffLine};
 use scxprof_base::columns::aligned;
-use scxprof_base::escape;
 
 /// The result as JSON.
 #[derive(Serialize)]
 struct Document<'a> {
     version: u32,
-    a: Side,
-    b: Side,
+    a: &'a Side,
+    b: &'a Side,
     symbols: &'a [DiffLine],
 }
 
@@ -34,7 +33,7 @@ struct Side {
 /// Reads both, and prints.
 pub(super) fn run(args: &StacksArgs, pair: &[PathBuf], stdout: Stdout) -> Result<(), Failure> {
     let [a, b] = pair else { return Err(Failure::Usage(anyhow!("--diff needs two recordings"))) };
-    let output = stdout.open(args.output.as_deref())?;
+    let output = args.result.file.open(stdout)?;
     let mut sides = Vec::new();
     for path in [a, b] {
         let Observed { profile, outcome, damage, is_trace, .. } = read(args, path)?;
@@ -59,30 +58,31 @@ pub(super) fn run(args: &StacksArgs, pair: &[PathBuf], stdout: Stdout) -> Result
     let mut lines = stacks::diff(&of_a, &of_b);
     let count = lines.len();
     lines.truncate(if args.limit == 0 { usize::MAX } else { args.limit });
-    let text = if args.json {
-        let document = Document { version: 1, a, b, symbols: &lines };
-        let text = serde_json::to_string_pretty(&document).context("cannot write the result");
-        escape::json(text.map_err(Failure::NoResult)?) + "\n"
-    } else {
-        let head = ["FUNCTION", "A-SELF%", "B-SELF%", "CHANGE", "+-", "A-TOTAL%", "B-TOTAL%", "CHANGE", "+-", "MODULE"];
-        let mut rows = vec![head.map(str::to_owned).to_vec()];
-        let cells = |change: &Change| {
-            let Change { a_percent, b_percent, change, margin, .. } = change;
-            [format!("{a_percent:.2}"), format!("{b_percent:.2}"), format!("{change:+.2}"), format!("{margin:.2}")]
-        };
-        rows.extend(lines.iter().map(|line| {
-            let mut row = vec![line.symbol.clone()];
-            row.extend(cells(&line.own));
-            row.extend(cells(&line.total));
-            row.push(if line.module.is_empty() { "-".to_owned() } else { line.module.clone() });
-            row
-        }));
-        let mut text = aligned(&rows);
-        if !text.ends_with('\n') {
-            text.push('\n');
-        }
-        let (a, b) = (format!("{} samples of {}", a.samples, a.file), format!("{} of {}", b.samples, b.file));
-        escape::lines(&format!("{text}\nA: {a}, B: {b}, {count} functions; +- is the 95 % interval of a change\n"))
-    };
+    let table = || table(&lines, count, [&a, &b]);
+    let document = || format::json(&Document { version: 1, a: &a, b: &b, symbols: &lines });
+    let text = args.result.format().render(document, table)?;
     output.write(text.as_bytes(), true).map_err(Failure::NoResult)
+}
+
+/// The first lines of `count`, of which each has a function.
+fn table(lines: &[DiffLine], count: usize, [a, b]: [&Side; 2]) -> String {
+    let head = ["FUNCTION", "A-SELF%", "B-SELF%", "CHANGE", "+-", "A-TOTAL%", "B-TOTAL%", "CHANGE", "+-", "MODULE"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    let cells = |change: &Change| {
+        let Change { a_percent, b_percent, change, margin, .. } = change;
+        [format!("{a_percent:.2}"), format!("{b_percent:.2}"), format!("{change:+.2}"), format!("{margin:.2}")]
+    };
+    rows.extend(lines.iter().map(|line| {
+        let mut row = vec![line.symbol.clone()];
+        row.extend(cells(&line.own));
+        row.extend(cells(&line.total));
+        row.push(if line.module.is_empty() { "-".to_owned() } else { line.module.clone() });
+        row
+    }));
+    let mut text = aligned(&rows);
+    if !text.ends_with('\n') {
+        text.push('\n');
+    }
+    let (a, b) = (format!("{} samples of {}", a.samples, a.file), format!("{} of {}", b.samples, b.file));
+    format!("{text}\nA: {a}, B: {b}, {count} functions; +- is the 95 % interval of a change\n")
 }

@@ -10,11 +10,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{anyhow, Context};
 use clap::{Args, ValueEnum};
 
-use super::args::{INPUT, RESULT, WATCH};
+use super::args::{text, ResultArgs, INPUT, RESULT, WATCH};
 use super::capture::{self, TuningArgs, WatchArgs};
 use super::failure::Failure;
 use super::hints::HintArgs;
-use super::output::{is_stdout, Output, Readers, Stdout};
+use super::output::{Output, Readers, Stdout};
 use super::signals::Signals;
 use super::{decision, process};
 use crate::config::Placement;
@@ -22,7 +22,6 @@ use crate::host::Roots;
 use crate::resolve::{symbolize, SymbolOptions, UnwindCounts, UNWIND_LIMIT};
 use crate::session::{default_event, parse_event, EventSpec, Outcome, Progress, Rate, Session, StackSink};
 use crate::stacks::{self, By, Profile};
-use scxprof_base::escape;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -44,7 +43,7 @@ Exit codes:
 
 /// Print which functions use the CPU, or cause another event, with their call stacks
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, mut_args(text("json", "Print JSON (docs/stacks.md has the fields)")))]
 pub(super) struct StacksArgs {
     /// Read call stacks instead of sampling: of a perf.data (`perf record -g` or --call-graph dwarf), a trace (wprof, Perfetto), or
     /// folded text
@@ -131,12 +130,8 @@ pub(super) struct StacksArgs {
     /// Do not read debug information: no source lines, no inlined functions
     #[arg(long, help_heading = RESULT)]
     no_lines: bool,
-    /// Print JSON (docs/stacks.md has the fields)
-    #[arg(long, help_heading = RESULT)]
-    json: bool,
-    /// Write the result to FILE instead of stdout
-    #[arg(short = 'o', long = "output", value_name = "FILE", help_heading = RESULT)]
-    output: Option<PathBuf>,
+    #[command(flatten)]
+    result: ResultArgs,
     /// Print what was left out and why
     #[arg(short = 'v', long = "verbose", action = clap::ArgAction::Count, help_heading = RESULT)]
     verbose: u8,
@@ -200,10 +195,6 @@ impl What {
 }
 
 impl StacksArgs {
-    fn to_stdout(&self) -> bool {
-        is_stdout(self.output.as_deref())
-    }
-
     /// Other forms of the result: their files, and what writes them.
     fn files(&self) -> impl Iterator<Item = (&PathBuf, Form)> {
         let forms: [(_, Form); 4] = [
@@ -252,7 +243,7 @@ pub(super) fn run(args: &StacksArgs, stdout: Stdout) -> Result<(), Failure> {
         return Err(Failure::Usage(anyhow!("--by subcell needs --config, which has the cells")));
     }
     let placement = args.config.as_deref().map(super::sched::read_config).transpose()?;
-    let output = stdout.open(args.output.as_deref())?;
+    let output = args.result.file.open(stdout)?;
     let mut files = Vec::new();
     for (path, write) in args.files() {
         let file = Output::open(Some(path), Readers::All).map_err(Failure::Usage)?;
@@ -290,11 +281,8 @@ pub(super) fn run(args: &StacksArgs, stdout: Stdout) -> Result<(), Failure> {
         let bytes = write(&profile).context("cannot write the result").map_err(Failure::NoResult)?;
         file.write(&bytes, true).map_err(Failure::NoResult)?;
     }
-    let text = if args.json {
-        print::document(args, &profile, &outcome).context("cannot write the result").map_err(Failure::NoResult)?
-    } else {
-        escape::lines(&print::table(args, &profile))
-    };
+    let format = args.result.format();
+    let text = format.render(|| print::document(args, &profile, &outcome), || print::table(args, &profile))?;
     output.write(text.as_bytes(), true).map_err(Failure::NoResult)?;
     if is_trace {
         process::damaged_trace(&damage)?;
@@ -303,7 +291,7 @@ pub(super) fn run(args: &StacksArgs, stdout: Stdout) -> Result<(), Failure> {
     }
     match status {
         Some(status) if status != 0 => Err(Failure::Command(status)),
-        _ => decision::check_loss(args.tuning.max_loss, &outcome.loss),
+        _ => decision::check_loss(args.tuning.max_loss.max_loss, &outcome.loss),
     }
 }
 
@@ -349,7 +337,7 @@ fn watch(args: &StacksArgs) -> Result<Observed, Failure> {
     let roots = args.watch.roots();
     let event = event(args.event.as_deref(), args.rate(), args.unwind, &roots);
     let event = event.map_err(|error| Failure::Usage(anyhow!("-e {error}")))?;
-    let held = capture::hold(&args.watch, args.to_stdout())?;
+    let held = capture::hold(&args.watch, args.result.file.is_stdout())?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let builder = args.tuning.configure(Session::builder(), &roots)?.stacks(event.clone());
     let mut builder = capture::watched(&args.watch, builder)?;

@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
+use super::super::format;
 use super::{StacksArgs, What};
 use crate::resolve::UnwindCounts;
 use crate::session::{Loss, Outcome};
 use crate::stacks::{self, GroupLine, Profile, State, SymbolLine};
 use scxprof_base::columns::aligned;
-use scxprof_base::escape;
 
 /// The result as JSON.
 #[derive(Serialize)]
@@ -85,7 +85,7 @@ pub(super) fn document(args: &StacksArgs, profile: &Profile, outcome: &Outcome) 
         stacks: rows.iter().filter_map(stack).collect(),
         stack_count: profile.stack_count(),
     };
-    Ok(escape::json(serde_json::to_string_pretty(&document)?) + "\n")
+    format::json(&document)
 }
 
 /// The result as a table.

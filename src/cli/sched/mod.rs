@@ -1,39 +1,36 @@
 //! `scxprof sched`: what the scheduler did with threads, live or from a recording.
 
+mod print;
+
 use std::ffi::OsString;
-use std::fmt::Write as _;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{anyhow, Context};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use super::args::{seconds, INPUT, RESULT, WATCH};
+use self::print::{Lines, Results};
+use super::args::{seconds, text, ResultArgs, INPUT, RESULT, WATCH};
 use super::capture::{self, TuningArgs};
 use super::command::Held;
 use super::failure::Failure;
 use super::hints::HintArgs;
 use super::observe;
-use super::output::{is_stdout, Stdout};
+use super::output::Stdout;
 use super::process;
 use super::signals::Signals;
-use super::times::{incomplete, ms, us};
-use super::wakers::{self, FoundWakers, WakerArgs};
-use super::windows::{self, WindowArgs, WindowSink};
+use super::wakers::{FoundWakers, WakerArgs};
+use super::windows::{WindowArgs, WindowSink};
 use super::{decision, dsqs, source};
 use crate::config::Placement;
 use crate::host::{limits, open, topology, Roots};
 use crate::profile::Profile;
 use crate::sample::places::CpuPlaces;
 use crate::sample::{Comm, Source};
-use crate::session::{Error, Outcome, Progress, SchedLoss, SchedOptions, SchedSink, Session, Sink};
-use scxprof_base::columns::aligned;
-use scxprof_base::escape;
-use scxprof_sched::dsqs::DsqLine;
-use scxprof_sched::report::{By, Line, Order};
-use scxprof_sched::{Gaps, Summary};
+use crate::session::{Error, Outcome, Progress, SchedOptions, SchedSink, Session, Sink};
+use scxprof_sched::report::{By, Order};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -51,7 +48,7 @@ const DEFAULT_LIMIT: &str = "100";
 
 /// Print what the scheduler does: run time, waits, wakeup latency, migrations
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, mut_args(text("json", "Print JSON (docs/sched.md has the fields)")))]
 pub(super) struct SchedArgs {
     /// Read a recording (of `record --sched`, `perf sched record`, wprof or perfetto) instead of this host's events
     #[arg(
@@ -87,10 +84,9 @@ pub(super) struct SchedArgs {
         long,
         value_name = "WHAT",
         default_value = "process",
-        value_parser = ["cpu", "thread", "process", "cgroup", "cell", "llc", "node", "dsq"],
         help_heading = RESULT
     )]
-    by: String,
+    by: What,
     /// The configuration whose cells --by cell and --wakers mean: of scx_mitosis or scx_layered
     #[arg(long, value_name = "FILE", help_heading = RESULT)]
     config: Option<PathBuf>,
@@ -99,10 +95,9 @@ pub(super) struct SchedArgs {
         long,
         value_name = "FIELD",
         default_value = "run",
-        value_parser = ["run", "wait", "latency", "switches", "wakeups", "migrations", "name"],
         help_heading = RESULT
     )]
-    sort: String,
+    sort: Sort,
     /// The most lines to print; 0 for all
     #[arg(long, value_name = "N", default_value = DEFAULT_LIMIT, help_heading = RESULT)]
     limit: usize,
@@ -110,12 +105,8 @@ pub(super) struct SchedArgs {
     wakers: WakerArgs,
     #[command(flatten)]
     windows: WindowArgs,
-    /// Print JSON (docs/sched.md has the fields)
-    #[arg(long, help_heading = RESULT)]
-    json: bool,
-    /// Write the result to FILE instead of stdout
-    #[arg(short = 'o', long = "output", value_name = "FILE", help_heading = RESULT)]
-    output: Option<PathBuf>,
+    #[command(flatten)]
+    result: ResultArgs,
     /// Print what was left out and why
     #[arg(short = 'v', long = "verbose", action = clap::ArgAction::Count, help_heading = RESULT)]
     verbose: u8,
@@ -124,95 +115,65 @@ pub(super) struct SchedArgs {
     command: Vec<OsString>,
 }
 
+/// What a line is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum What {
+    Cpu,
+    Thread,
+    Process,
+    Cgroup,
+    Cell,
+    Llc,
+    Node,
+    Dsq,
+}
+
+impl What {
+    /// `None` for dispatch queues, which have other columns.
+    fn by(self) -> Option<By> {
+        match self {
+            Self::Cpu => Some(By::Cpu),
+            Self::Thread => Some(By::Thread),
+            Self::Process => Some(By::Process),
+            Self::Cgroup => Some(By::Cgroup),
+            Self::Cell => Some(By::Cell),
+            Self::Llc => Some(By::Llc),
+            Self::Node => Some(By::Node),
+            Self::Dsq => None,
+        }
+    }
+}
+
+/// What lines are sorted by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Sort {
+    Run,
+    Wait,
+    Latency,
+    Switches,
+    Wakeups,
+    Migrations,
+    Name,
+}
+
+impl From<Sort> for Order {
+    fn from(sort: Sort) -> Self {
+        match sort {
+            Sort::Run => Self::Run,
+            Sort::Wait => Self::Wait,
+            Sort::Latency => Self::Latency,
+            Sort::Switches => Self::Switches,
+            Sort::Wakeups => Self::Wakeups,
+            Sort::Migrations => Self::Migrations,
+            Sort::Name => Self::Name,
+        }
+    }
+}
+
 impl SchedArgs {
-    fn by(&self) -> By {
-        match self.by.as_str() {
-            "cpu" => By::Cpu,
-            "thread" => By::Thread,
-            "cgroup" => By::Cgroup,
-            "cell" => By::Cell,
-            "llc" => By::Llc,
-            "node" => By::Node,
-            _ => By::Process,
-        }
-    }
-
-    /// Lines are dispatch queues, which have other columns.
-    fn by_dsq(&self) -> bool {
-        self.by == "dsq"
-    }
-
-    fn order(&self) -> Order {
-        match self.sort.as_str() {
-            "wait" => Order::Wait,
-            "latency" => Order::Latency,
-            "switches" => Order::Switches,
-            "wakeups" => Order::Wakeups,
-            "migrations" => Order::Migrations,
-            "name" => Order::Name,
-            _ => Order::Run,
-        }
-    }
-
     fn limit(&self) -> Option<Duration> {
         self.time.or_else(|| self.command.is_empty().then(|| Duration::from_secs(10)))
-    }
-
-    fn to_stdout(&self) -> bool {
-        is_stdout(self.output.as_deref())
-    }
-}
-
-/// The result as JSON.
-#[derive(Debug, Serialize)]
-struct Document<'a> {
-    version: u32,
-    by: &'a str,
-    /// From the first event to the last.
-    window_ns: u64,
-    events: u64,
-    loss: SchedLoss,
-    gaps: GapCounts,
-    /// Threads that have ended; their statistics are added up by process, cgroup and name.
-    threads_ended: u64,
-    still_waiting: u64,
-    longest_still_waiting_ns: u64,
-    /// Times that a thread ran again without a wakeup, and ns in which it neither slept nor waited as far as is known.
-    unwoken: u64,
-    unwoken_ns: u64,
-    total: &'a Line,
-    scxprof: &'a Line,
-    /// How many lines there are, of which `lines` has the first.
-    line_count: usize,
-    lines: &'a [Line],
-    /// Dispatch queues, with --by dsq.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    dsqs: Option<&'a [DsqLine]>,
-    /// Times that a thread got a CPU from a dispatch queue that is not known, with --by dsq.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    dsq_unknown: Option<u64>,
-    /// CPUs in use in windows, if they were asked for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    windows: Option<&'a Summary>,
-    /// Who wakes whom, if it was asked for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    wakers: Option<&'a FoundWakers>,
-    /// What the recording lacks, and other facts.
-    notes: Vec<String>,
-}
-
-#[derive(Debug, Serialize)]
-struct GapCounts {
-    losses: u64,
-    mismatches: u64,
-    backwards: u64,
-    no_room: u64,
-}
-
-impl From<Gaps> for GapCounts {
-    fn from(gaps: Gaps) -> Self {
-        let Gaps { losses, mismatches, backwards, no_room } = gaps;
-        Self { losses, mismatches, backwards, no_room }
     }
 }
 
@@ -231,19 +192,21 @@ struct Observed {
 
 /// Watches or reads, and prints.
 pub(super) fn run(args: &SchedArgs, stdout: Stdout) -> Result<(), Failure> {
-    if args.by() == By::Cell && args.config.is_none() {
+    if args.by == What::Cell && args.config.is_none() {
         return Err(Failure::Usage(anyhow!("--by cell needs --config, which has the cells")));
     }
-    if args.config.is_some() && args.by() != By::Cell && args.wakers.level().is_none() {
+    if args.config.is_some() && args.by != What::Cell && args.wakers.level().is_none() {
         return Err(Failure::Usage(anyhow!("--config is of no use without --by cell or --wakers")));
     }
-    stdout.check(args.output.as_deref())?;
-    if args.by_dsq() && (args.sort != "run" || args.wakers.level().is_some() || args.windows.windows.is_some()) {
+    args.result.file.check(stdout)?;
+    if args.by == What::Dsq
+        && (args.sort != Sort::Run || args.wakers.level().is_some() || args.windows.windows.is_some())
+    {
         return Err(Failure::Usage(anyhow!(
             "--by dsq has an order and columns of its own: leave out --sort, --wakers and --windows"
         )));
     }
-    if args.by_dsq() && args.file.is_none() {
+    if args.by == What::Dsq && args.file.is_none() {
         dsqs::check(&Roots::default())?;
     }
     let placement = args.config.as_deref().map(read_config).transpose()?;
@@ -251,9 +214,9 @@ pub(super) fn run(args: &SchedArgs, stdout: Stdout) -> Result<(), Failure> {
     let held = if args.command.is_empty() {
         None
     } else {
-        Some(Held::new(&args.command, args.to_stdout()).map_err(Failure::Usage)?)
+        Some(Held::new(&args.command, args.result.file.is_stdout()).map_err(Failure::Usage)?)
     };
-    let output = stdout.open(args.output.as_deref())?;
+    let output = args.result.file.open(stdout)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let observed = match &args.file {
         Some(path) if observe::is_trace(path) => read_trace(args, path, &signals)?,
@@ -286,21 +249,14 @@ pub(super) fn run(args: &SchedArgs, stdout: Stdout) -> Result<(), Failure> {
         placement.as_ref().map_or_else(String::new, |placement| placement.name_of(cgroup, comm.as_bytes()))
     };
     let windows = windows.map(WindowSink::finish).transpose()?;
-    let dsqs = args.by_dsq().then(|| dsqs::found(&stats, args.limit, args.file.as_deref(), &outcome)).transpose()?;
-    let lines = if dsqs.is_some() { Vec::new() } else { stats.lines(args.by(), args.order(), &cell_of) };
-    let wakers = args.wakers.level().and_then(|level| FoundWakers::new(&stats, level, args.limit, placement.as_ref()));
-    let results = Results { lines: &lines, dsqs: dsqs.as_deref(), windows: windows.as_ref(), wakers: wakers.as_ref() };
-    let text = if args.json {
-        document(args, &stats, results, loss, lacks).context("cannot write the result").map_err(Failure::NoResult)?
-    } else if let Some(windows) = &windows {
-        escape::lines(&windows::table(windows))
-    } else if let Some(wakers) = &wakers {
-        escape::lines(&wakers::table(wakers))
-    } else if let Some(dsqs) = &dsqs {
-        escape::lines(&dsqs::table(dsqs, &stats))
-    } else {
-        escape::lines(&table(args, &stats, &lines))
+    let lines = match args.by.by() {
+        Some(by) => Lines::Of(by, stats.lines(by, args.sort.into(), &cell_of)),
+        None => Lines::Dsqs(dsqs::found(&stats, args.limit, args.file.as_deref(), &outcome)?),
     };
+    let wakers = args.wakers.level().and_then(|level| FoundWakers::new(&stats, level, args.limit, placement.as_ref()));
+    let results = Results { stats, loss, lines, windows, wakers, lacks };
+    let format = args.result.format();
+    let text = format.render(|| print::document(args, &results), || print::text(args, &results))?;
     output.write(text.as_bytes(), true).map_err(Failure::NoResult)?;
     if is_trace {
         process::damaged_trace(&damage)?;
@@ -309,7 +265,7 @@ pub(super) fn run(args: &SchedArgs, stdout: Stdout) -> Result<(), Failure> {
     }
     match status {
         Some(status) if status != 0 => Err(Failure::Command(status)),
-        _ => decision::check_sched_loss(args.tuning.max_loss, &loss),
+        _ => decision::check_sched_loss(args.tuning.max_loss.max_loss, &loss),
     }
 }
 
@@ -411,150 +367,4 @@ fn read_trace(args: &SchedArgs, path: &Path, signals: &Signals) -> Result<Observ
         is_trace: true,
         status: None,
     })
-}
-
-/// What is printed, of which `--json` prints all.
-#[derive(Clone, Copy)]
-struct Results<'a> {
-    lines: &'a [Line],
-    dsqs: Option<&'a [DsqLine]>,
-    windows: Option<&'a Summary>,
-    wakers: Option<&'a FoundWakers>,
-}
-
-fn document(
-    args: &SchedArgs,
-    stats: &SchedSink,
-    Results { lines, dsqs, windows, wakers }: Results<'_>,
-    loss: SchedLoss,
-    notes: Vec<String>,
-) -> serde_json::Result<String> {
-    let (total, own) = stats.totals();
-    let (still_waiting, longest_still_waiting_ns) = stats.still_waiting();
-    let document = Document {
-        version: 1,
-        by: &args.by,
-        window_ns: stats.window(),
-        events: stats.events(),
-        loss,
-        gaps: stats.gaps().into(),
-        threads_ended: stats.folded(),
-        still_waiting,
-        longest_still_waiting_ns,
-        unwoken: stats.unwoken().count,
-        unwoken_ns: stats.unwoken().total_ns,
-        total: &total,
-        scxprof: &own,
-        line_count: lines.len(),
-        lines: shown(args, lines),
-        dsqs,
-        dsq_unknown: dsqs.map(|_| stats.unknown_dsqs()),
-        windows,
-        wakers,
-        notes,
-    };
-    serde_json::to_string_pretty(&document).map(|text| escape::json(text) + "\n")
-}
-
-fn shown<'a>(args: &SchedArgs, lines: &'a [Line]) -> &'a [Line] {
-    if args.limit == 0 {
-        return lines;
-    }
-    lines.get(..args.limit).unwrap_or(lines)
-}
-
-fn table(args: &SchedArgs, stats: &SchedSink, lines: &[Line]) -> String {
-    let window = stats.window();
-    let is_cpus = matches!(args.by(), By::Cpu | By::Llc | By::Node);
-    let by = match args.by() {
-        By::Thread => "THREAD",
-        By::Process => "PROCESS",
-        By::Cgroup => "CGROUP",
-        By::Cell => "CELL",
-        By::Cpu | By::Llc | By::Node => "CPUS",
-    };
-    let mut head = vec![by];
-    head.extend(match args.by() {
-        By::Thread => &["TID", "PID"][..],
-        By::Process => &["PID", "THREADS"],
-        By::Cgroup | By::Cell => &["THREADS"],
-        By::Cpu | By::Llc | By::Node => &["NR", "IDLE(ms)", "UNKNOWN(ms)"],
-    });
-    head.extend(["RUN(ms)", "%CPU", "SWITCHES", "INVOL", "WAKEUPS", "MIGR", "WAIT(ms)"]);
-    if !is_cpus {
-        head.extend(["SLEEP(ms)", "BLOCKED(ms)"]);
-    }
-    head.extend(["LAT.MEAN(us)", "P50", "P95", "P99", "MAX"]);
-    let mut rows = vec![head.into_iter().map(str::to_owned).collect::<Vec<_>>()];
-    let (total, own) = stats.totals();
-    let id = |id: Option<u32>| id.map_or("-".to_owned(), |id| id.to_string());
-    let row = |line: &Line| {
-        let mark = if line.losses > 0 { "!" } else { "" };
-        let mut row = vec![format!("{mark}{}", line.name)];
-        row.extend(match (args.by(), &line.cpu) {
-            (_, Some(cpu)) => vec![cpu.cpus.to_string(), ms(cpu.idle_ns), ms(cpu.unknown_ns)],
-            (By::Thread, _) => vec![id(line.tid), id(line.pid)],
-            (By::Process, _) => vec![id(line.pid), line.threads.to_string()],
-            _ => vec![line.threads.to_string()],
-        });
-        let cpus = line.cpu.as_ref().map_or(1, |cpu| cpu.cpus.max(1));
-        let percent = 100.0 * line.run.total_ns as f64 / (window.max(1) as f64 * cpus as f64);
-        row.extend([
-            ms(line.run.total_ns),
-            format!("{percent:.1}"),
-            line.switches.to_string(),
-            line.involuntary.to_string(),
-            line.wakeups.to_string(),
-            line.migrations.total.to_string(),
-            ms(line.wait.total_ns),
-        ]);
-        if !is_cpus {
-            row.extend([ms(line.sleep.total_ns), ms(line.blocked.total_ns)]);
-        }
-        let latency = &line.latency;
-        row.extend([
-            us(latency.times.mean_ns),
-            us(latency.p50_ns),
-            us(latency.p95_ns),
-            us(latency.p99_ns),
-            us(latency.times.max_ns),
-        ]);
-        row
-    };
-    let shown = shown(args, lines);
-    rows.extend(shown.iter().map(row));
-    let mut text = aligned(&rows);
-    let seconds = window as f64 / 1e9;
-    let _ = write!(text, "\n{} of {} lines, {seconds:.3} s, {} events", shown.len(), lines.len(), stats.events());
-    let _ = write!(
-        text,
-        "\nAll threads: {} ms on CPUs, {} switches, {} wakeups, {} migrations; {} threads have ended",
-        ms(total.run.total_ns),
-        total.switches,
-        total.wakeups,
-        total.migrations.total,
-        stats.folded()
-    );
-    if own.run.count > 0 {
-        let _ =
-            write!(text, "\nscxprof itself, left out: {} ms on CPUs, {} switches", ms(own.run.total_ns), own.switches);
-    }
-    let (waiting, longest) = stats.still_waiting();
-    if waiting > 0 {
-        let _ =
-            write!(text, "\n{waiting} threads were waiting for a CPU at the end, the longest for {} ms", ms(longest));
-    }
-    let unwoken = stats.unwoken();
-    if unwoken.count > 0 {
-        let _ = write!(
-            text,
-            "\n{} times a thread ran again without a wakeup that was seen: {} ms are in none of WAIT, SLEEP and BLOCKED",
-            unwoken.count,
-            ms(unwoken.total_ns)
-        );
-    }
-    if shown.iter().any(|line| line.losses > 0) {
-        text += incomplete(stats);
-    }
-    text + "\n"
 }
