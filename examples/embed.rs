@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use scxprof::sample::Sample;
-use scxprof::session::{Cgroups, Sink};
+use scxprof::session::{AnalysisOptions, Cgroups, Sink};
 use scxprof::Session;
 
 /// A sink of one's own: counts the accesses.
@@ -20,7 +20,9 @@ impl Sink for Count {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let seconds = std::env::args().nth(1).map_or(Ok(10.0), |text| text.parse())?;
     let mut count = Count(0);
-    let capture = Session::builder().time(Duration::try_from_secs_f64(seconds)?).symbols().sink(&mut count);
+    let options = AnalysisOptions { symbols: true, ..AnalysisOptions::default() };
+    let time = Duration::try_from_secs_f64(seconds)?;
+    let capture = Session::builder().time(time).analysis(options).sink(&mut count);
     let stop = capture.stop_handle();
     std::thread::spawn(move || {
         if std::io::stdin().read_line(&mut String::new()).is_ok_and(|bytes| bytes > 0) {

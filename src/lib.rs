@@ -30,7 +30,7 @@
 //! }
 //!
 //! // For a host with 16 CPUs. The default is this host, which may have too few CPUs for each subcell to get one.
-//! let found = Session::builder().feed(&mut Pairs(0)).target_cpus(16).run()?;
+//! let found = Session::builder().feed(&mut Pairs(0)).analysis(AnalysisOptions::for_cpus(16)).run()?;
 //! assert!(found.mitosis()?.contains("reader"));
 //! assert_eq!(found.report()?.cells[0].subcells.len(), 3, "each pair, and the rest");
 //! # Ok::<(), scxprof::Error>(())

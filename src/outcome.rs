@@ -32,7 +32,7 @@ pub struct Outcome {
     /// What was lost and left out.
     pub loss: Loss,
     /// The priority of SCHED_FIFO that the threads which read the samples had, see
-    /// [`Builder::realtime`](crate::session::Builder::realtime).
+    /// `HostOptions::realtime`.
     pub realtime: Option<u8>,
     /// The sizes of the tables at the end.
     pub tables: Tables,

@@ -12,9 +12,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::args::{seconds, text, MaxLossArgs, MemoryArgs, TUNING, WATCH};
 use super::command::Held;
-use super::decision;
 use super::failure::Failure;
 use super::hints::HintArgs;
+use super::input;
 use super::signals::Signals;
 use super::source::{self, SourceArgs};
 use crate::host::limits::{self, sysctl};
@@ -22,7 +22,7 @@ use crate::host::{hierarchy, proc, topology, Roots};
 use crate::resolve::cgroups::display_path;
 use crate::resolve::Cgroups;
 use crate::sampler::Target;
-use crate::session::{Builder, Error, ErrorKind, Outcome, Progress, Session, TablesHandle};
+use crate::session::{Builder, Error, ErrorKind, HostOptions, Outcome, Progress, Session, TablesHandle, Whose};
 use scxprof_base::cpus::{format_cpu_list, parse_cpu_list};
 
 pub(super) const DEFAULT_SECONDS: f64 = 30.0;
@@ -148,14 +148,15 @@ impl WatchArgs {
 }
 
 impl TuningArgs {
-    /// `builder` with these options.
-    pub(super) fn configure<'a>(&self, builder: Builder<'a>, roots: &Roots) -> Result<Builder<'a>, Failure> {
-        let memory = self.memory(roots)?;
-        let builder = builder.mmap_pages(self.mmap_pages).memory(memory).raise_open_files().realtime(self.realtime);
-        Ok(match self.workers {
-            Some(workers) => builder.workers(workers.into()),
-            None => builder,
-        })
+    /// `host` with these options.
+    pub(super) fn host(&self, host: HostOptions) -> HostOptions {
+        HostOptions {
+            mmap_pages: self.mmap_pages,
+            workers: self.workers.map(Into::into),
+            realtime: self.realtime,
+            raise_open_files: true,
+            ..host
+        }
     }
 
     /// `--memory` in bytes; it cannot exceed the machine's memory.
@@ -170,19 +171,20 @@ impl TuningArgs {
     }
 }
 
-/// What to sample, except for the command.
-pub(super) fn builder<'a>(args: &CaptureArgs) -> Result<Builder<'a>, Failure> {
-    let builder = args.tuning.configure(args.from.configure(Session::builder()), &args.watch.roots())?;
-    let builder = watched(&args.watch, builder)?;
-    Ok(match args.hints.options() {
-        Some(hints) => builder.hints(hints),
-        None => builder,
-    })
+/// A session of this host, and what to sample in it except for the command.
+pub(super) fn builder<'a>(args: &CaptureArgs) -> Result<(Builder<'a>, HostOptions), Failure> {
+    watched(&args.watch, &args.tuning, HostOptions { hints: args.hints.options(), ..args.from.host() })
 }
 
-/// The same for a builder that knows how to sample.
-pub(super) fn watched<'a>(args: &WatchArgs, mut builder: Builder<'a>) -> Result<Builder<'a>, Failure> {
+/// The same with `host`, which says how to sample.
+pub(super) fn watched<'a>(
+    args: &WatchArgs,
+    tuning: &TuningArgs,
+    host: HostOptions,
+) -> Result<(Builder<'a>, HostOptions), Failure> {
     let roots = args.roots();
+    let mut host = tuning.host(host);
+    let mut builder = Session::builder().memory(tuning.memory(&roots)?);
     if let Some(root) = args.cgroup_root.as_ref().filter(|root| !root.is_dir()) {
         return Err(Failure::Usage(anyhow!("--cgroup-root {}: not a directory", root.display())));
     }
@@ -197,15 +199,15 @@ pub(super) fn watched<'a>(args: &WatchArgs, mut builder: Builder<'a>) -> Result<
         builder = builder.time(limit);
     }
     if let Some(list) = &args.cpus {
-        builder = builder.cpus(&cpus(list, &roots)?);
+        host.cpus = cpus(list, &roots)?;
     }
     if let Some(path) = &args.cgroup {
-        builder = builder.cgroup(path);
+        host.whose = Whose::Cgroup(path.clone());
     }
     if !args.pids.is_empty() {
-        builder = builder.pids(&args.pids);
+        host.whose = Whose::Pids(args.pids.clone());
     }
-    Ok(builder.roots(roots))
+    Ok((builder.roots(roots), host))
 }
 
 /// The held command, if there is one.
@@ -220,10 +222,10 @@ pub(super) fn hold(args: &WatchArgs, stdout_is_taken: bool) -> Result<Option<Hel
 pub(super) fn start<'a>(
     args: &WatchArgs,
     verbose: u8,
-    builder: Builder<'a>,
+    (builder, host): (Builder<'a>, HostOptions),
     held: Option<&Held>,
 ) -> Result<Session<'a>, Failure> {
-    let session = begin(args, verbose, builder, held)?;
+    let session = begin(args, verbose, (builder, host), held)?;
     if verbose > 0 {
         source::say_skipped(session.skipped());
     }
@@ -235,21 +237,20 @@ pub(super) fn start<'a>(
 pub(super) fn begin<'a>(
     args: &WatchArgs,
     verbose: u8,
-    builder: Builder<'a>,
+    (builder, mut host): (Builder<'a>, HostOptions),
     held: Option<&Held>,
 ) -> Result<Session<'a>, Failure> {
     limits::bound_realtime();
-    let builder = match held {
-        Some(held) if !args.all => builder.target(Target::Tasks { tids: vec![held.pid], enable_on_exec: true }),
-        _ => builder,
-    };
+    if let Some(held) = held.filter(|_| !args.all) {
+        host.whose = Whose::Target(Target::Tasks { tids: vec![held.pid], enable_on_exec: true });
+    }
     let whole_host = args.pids.is_empty() && args.cgroup.is_none() && (args.command.is_empty() || args.all);
     let watched = if whole_host { source::Watched::Host } else { source::Watched::Some };
-    builder.start().map_err(|error| match error {
+    builder.host(host).start().map_err(|error| match error {
         Error::Start(error) => source::failure_of(error, watched, verbose),
         Error::NoProcess(error) => Failure::Usage(anyhow!("-p {error}")),
         Error::NoCgroup(error) => Failure::Usage(anyhow!("--cgroup: {error}{}", similar_cgroups(args))),
-        Error::CellSpecs(error) => decision::wrong_groups(&error),
+        Error::CellSpecs(error) => input::wrong_cells(&error),
         error if error.kind() == ErrorKind::Request => Failure::Usage(error.into()),
         error => Failure::Unsupported(error.into()),
     })

@@ -8,14 +8,15 @@ use clap::Args;
 use serde::Deserialize;
 
 use super::args::{text, MemoryArgs, ResultArgs, INPUT};
-use super::decision::{self, DecisionArgs, Named};
+use super::decision::{DecisionArgs, Named};
 use super::failure::Failure;
+use super::input::{self, Damage};
 use super::output::Stdout;
 use super::signals::Signals;
 use crate::host::open;
 use crate::report::Difference;
 use crate::report::{Report, VERSION};
-use crate::session::{Error, Session};
+use crate::session::Error;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -86,19 +87,18 @@ fn load(path: &Path, args: &DiffArgs, signals: &Signals) -> Result<Report, Failu
         return Ok(report);
     }
     let of_file = |error: anyhow::Error| Failure::NoResult(error.context(path.display().to_string()));
-    let mut profile = super::process::open(path, &|| signals.seen())?;
-    let builder = Session::builder().profile(&mut profile).memory(args.memory.bytes());
-    let session = args.decision.configure(builder, Named::Nothing).start().map_err(|error| match error {
-        Error::CellSpecs(error) => decision::wrong_groups(&error),
+    let mut profile = input::profile(path, &|| signals.seen())?;
+    let builder = input::session(&mut profile, args.memory.bytes());
+    let session = builder.analysis(args.decision.analysis(Named::Nothing)).start().map_err(|error| match error {
+        Error::CellSpecs(error) => input::wrong_cells(&error),
         error => of_file(error.into()),
     })?;
     let sampled = session.run_until(|_| signals.seen());
     if signals.seen() {
-        return Err(super::process::interrupted());
+        return Err(input::interrupted());
     }
-    let damage = profile.damage();
-    if !damage.is_empty() {
-        say!("note: {}: the profile is damaged: {}; what could be read was used", path.display(), damage.join("; "));
+    if let Some(damage) = Damage::of_profile(&profile).list() {
+        say!("note: {}: the profile is damaged: {damage}; what could be read was used", path.display());
     }
     if let Some(lines) = profile.unreadable_lines() {
         say!("note: {}: {}", path.display(), lines.sentence);

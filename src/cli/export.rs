@@ -8,16 +8,17 @@ use clap::Args;
 use rustc_hash::FxHashMap;
 
 use super::args::{MaxLossArgs, MemoryArgs, RESULT};
-use super::decision;
+use super::ends::{Ends, Step};
 use super::failure::Failure;
+use super::input::{self, Damage, InputArgs};
+use super::messages;
 use super::output::{is_stdout, Output, Readers, Stdout};
-use super::process::{self, InputArgs};
 use super::signals::Signals;
 use super::tables::{self, Request, TableDir};
-use crate::config::{CellOptions, Placement};
+use crate::config::Placement;
 use crate::profile::Profile;
 use crate::sample::Comm;
-use crate::session::{Error, Outcome, Session, TraceOptions, TraceSink};
+use crate::session::{AnalysisOptions, Error, Outcome, TraceOptions, TraceSink};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -67,14 +68,14 @@ pub(super) fn run(args: &ExportArgs, stdout: Stdout) -> Result<(), Failure> {
 
 /// Reads the trace or the profile once.
 fn parquet(args: &ExportArgs, path: &Path) -> Result<(), Failure> {
-    let given = args.config.as_deref().map(super::sched::read_config).transpose()?;
+    let given = input::given_configuration("--config", args.config.as_deref())?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let dir = TableDir::new(path)?;
     let request = Request {
         path: args.input.path(),
         placement: given.as_ref(),
         memory: args.memory.bytes(),
-        max_loss: args.max_loss.max_loss,
+        max_loss: &args.max_loss,
         stop: &|| signals.seen(),
     };
     let tables::Read { finished, end } = tables::read(&request, &mut |table| dir.create(table))?;
@@ -90,11 +91,11 @@ fn perfetto(args: &ExportArgs, path: &Path, stdout: Stdout) -> Result<(), Failur
     if is_stdout(Some(path)) {
         stdout.demand("there is nowhere to write to; name a file")?;
     }
-    let given = args.config.as_deref().map(super::sched::read_config).transpose()?;
+    let given = input::given_configuration("--config", args.config.as_deref())?;
     let output = Output::open(Some(path), Readers::Owner).map_err(Failure::Usage)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let stop = || signals.seen();
-    let mut profile = process::open(args.input.path(), &stop)?;
+    let mut profile = input::profile(args.input.path(), &stop)?;
     let (decided, communities) = decide(&mut profile, args, &stop)?;
     let placement = given.or(decided);
     let mut profile = profile.rewind().map_err(|error| Failure::NoResult(error.into()))?;
@@ -111,37 +112,29 @@ fn perfetto(args: &ExportArgs, path: &Path, stdout: Stdout) -> Result<(), Failur
     let failed = || "cannot write the trace into a temporary file (TMPDIR names another place)";
     let file = tempfile::tempfile().with_context(failed).map_err(Failure::NoResult)?;
     let mut sink = TraceSink::new(BufWriter::new(file), options).with_context(failed).map_err(Failure::NoResult)?;
-    let builder = Session::builder().profile(&mut profile).memory(args.memory.bytes());
-    let session = builder.start().map_err(|error| Failure::Unsupported(error.into()))?;
-    let outcome = session.run_into(&mut sink, |_| stop());
-    if stop() {
-        return Err(process::interrupted());
-    }
+    let outcome = input::read(input::session(&mut profile, args.memory.bytes()), &mut sink, &stop)?;
     let (file, counts) = sink.finish().with_context(failed).map_err(Failure::NoResult)?;
-    let damage = profile.damage();
+    let damage = Damage::of_profile(&profile);
     if counts.accesses == 0 && counts.sched == 0 {
-        let why = if damage.is_empty() { String::new() } else { format!(": it is damaged: {}", damage.join("; ")) };
+        let why = damage.because("it");
         return Err(Failure::NoResult(anyhow!("the profile has no samples and no scheduling events{why}")));
     }
     say(&outcome, &counts);
     let mut file = file.into_inner().map_err(|error| Failure::NoResult(error.into_error().into()))?;
     file.rewind().with_context(failed).map_err(Failure::NoResult)?;
     output.copy(&mut file).map_err(Failure::NoResult)?;
-    process::damaged(&damage)?;
-    decision::check_loss(args.max_loss.max_loss, &outcome.loss)?;
-    decision::check_sched_loss(args.max_loss.max_loss, &outcome.loss.sched)
+    let mut ends = Ends::default();
+    ends.note(Step::Damage, damage.check());
+    ends.loss(&args.max_loss, &outcome.loss);
+    ends.sched_loss(&args.max_loss, &outcome.loss.sched);
+    ends.end()
 }
 
 /// Decides as `extract` does; a profile without memory samples has no communities.
 fn decide(profile: &mut Profile, args: &ExportArgs, stop: &dyn Fn() -> bool) -> Result<Decided, Failure> {
     // For a picture the host may have any number of CPUs.
-    let builder = Session::builder().profile(profile).memory(args.memory.bytes()).cells(CellOptions::default());
-    let builder = builder.target_cpus(MANY_CPUS);
-    let session = builder.start().map_err(|error| Failure::Unsupported(error.into()))?;
-    let sampled = session.run_until(|_| stop());
-    if stop() {
-        return Err(process::interrupted());
-    }
+    let builder = input::session(profile, args.memory.bytes()).analysis(AnalysisOptions::for_cpus(MANY_CPUS));
+    let sampled = input::sample(builder, stop)?;
     let analysis = match sampled.decide() {
         Ok(analysis) => analysis,
         Err(Error::NoSamples { .. }) => {
@@ -161,7 +154,7 @@ fn decide(profile: &mut Profile, args: &ExportArgs, stop: &dyn Fn() -> bool) -> 
 }
 
 fn say(outcome: &Outcome, counts: &crate::session::TraceCounts) {
-    decision::say_loss(&outcome.loss, false);
+    messages::say_loss(&outcome.loss, false);
     if counts.left_out > 0 {
         say!(
             "note: {} scheduling events are left out, as the format has none such: charged CPU time and dispatch queues",

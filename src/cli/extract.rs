@@ -3,25 +3,26 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use anyhow::anyhow;
 use clap::Args;
 
 use super::args::{text, MaxLossArgs, MemoryArgs, RESULT};
 use super::capture;
-use super::decision::{self, DecisionArgs, Named, Printed};
+use super::decision::{self, DecisionArgs, Named, Printed, Shown};
+use super::ends::{Ends, Step};
 use super::evidence::EvidenceArgs;
-use super::failure::Failure;
+use super::failure::{Done, Failure};
 use super::filter::{Filter, FilterArgs};
+use super::input::{self, Damage, InputArgs};
+use super::messages;
 use super::output::Stdout;
-use super::outputs::OutputArgs;
-use super::process::{damaged, InputArgs};
+use super::outputs::{OutputArgs, Outputs};
 use super::signals::Signals;
 use crate::host::Roots;
 use crate::profile::Profile;
-use crate::report::{Report, RunReport, StacksReport};
+use crate::report::{RunReport, StacksReport};
 use crate::resolve::{symbolize, Cgroups, SymbolOptions};
-use crate::sample::{Sample, Source};
-use crate::session::{Analysis, Error, Outcome, Session, StackSink};
+use crate::sample::Sample;
+use crate::session::{Analysis, Outcome, Sampled, SchedSink, StackSink};
 use crate::stacks::trees;
 
 const EXAMPLES: &str = "\
@@ -62,65 +63,98 @@ pub(super) struct ExtractArgs {
 }
 
 /// Reads the profile, decides and prints the configuration.
-pub(super) fn run(args: &ExtractArgs, stdout: Stdout) -> Result<(), Failure> {
+pub(super) fn run(args: &ExtractArgs, stdout: Stdout) -> Done {
     print(args, Printed::Configuration, stdout)
 }
 
 /// Reads the profile, decides and prints.
-pub(super) fn print(args: &ExtractArgs, printed: Printed, stdout: Stdout) -> Result<(), Failure> {
+pub(super) fn print(args: &ExtractArgs, printed: Printed, stdout: Stdout) -> Done {
     // A summary as the result is what -v says, and with -v all that -vv says.
     let verbose = args.verbose.saturating_add(u8::from(printed == Printed::Summary));
-    let mut filter = Filter::new(&args.filter)?;
+    let shown = Shown { printed, verbose };
+    let filter = Filter::new(&args.filter)?;
     let mut outputs = args.outputs.open(stdout)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
-    let mut profile = super::process::open(args.input.path(), &|| signals.seen())?;
+    let stop = || signals.seen();
+    let mut profile = input::profile(args.input.path(), &stop)?;
     let host = profile.meta.as_ref().map(|meta| meta.host.clone());
     outputs.add_evidence(args.evidence.open(|| host.unwrap_or_default())?)?;
-    let shows_all = args.outputs.has_page();
-    let mut sched = args.decision.wakeups(shows_all, profile.places(), profile.own_pid());
-    let builder = Session::builder().profile(&mut profile).memory(args.memory.bytes());
-    let named = Named::new(verbose, args.outputs.has_report() || printed == Printed::Json);
-    let mut builder = args.decision.configure(builder, named);
-    let mut select = |sample: &Sample, cgroups: &mut Cgroups| filter.keeps(sample, cgroups);
-    if !args.filter.is_empty() {
-        builder = builder.select(&mut select);
+    let mut sched = args.decision.wakeups(args.outputs.has_page(), profile.places(), profile.own_pid());
+    let mut recording = Recording { args, shown, profile, filter, stop: &stop };
+    let sampled = recording.sample(sched.as_mut())?;
+    recording.say(&sampled);
+    let (loss, damage) = (sampled.outcome.loss, Damage::of_profile(&recording.profile));
+    let mut ends = Ends::default();
+    let decided = recording.decide(sampled, sched.as_ref(), outputs, &mut ends);
+    ends.note(Step::Decision, decided);
+    ends.note(Step::Damage, damage.check());
+    ends.loss(&args.max_loss, &loss);
+    ends.sched_loss(&args.max_loss, &loss.sched);
+    ends.end()
+}
+
+/// A profile, and what is wanted of it.
+struct Recording<'a> {
+    args: &'a ExtractArgs,
+    shown: Shown,
+    profile: Profile,
+    filter: Filter,
+    stop: &'a dyn Fn() -> bool,
+}
+
+impl Recording<'_> {
+    /// Reads the samples that are selected.
+    fn sample(&mut self, sched: Option<&mut SchedSink>) -> Result<Sampled, Failure> {
+        let Self { args, shown, profile, filter, stop } = self;
+        let named = Named::new(shown.verbose, args.outputs.has_report() || shown.printed == Printed::Json);
+        let mut builder = input::session(profile, args.memory.bytes()).analysis(args.decision.analysis(named));
+        let mut select = |sample: &Sample, cgroups: &mut Cgroups| filter.keeps(sample, cgroups);
+        if !args.filter.is_empty() {
+            builder = builder.select(&mut select);
+        }
+        if let Some(stats) = sched {
+            builder = builder.sink(stats);
+        }
+        input::sample(builder, stop)
     }
-    if let Some(stats) = &mut sched {
-        builder = builder.sink(stats);
+
+    /// Says what was read, and what was not.
+    fn say(&self, sampled: &Sampled) {
+        capture::say_notes(&sampled.outcome, None);
+        if self.filter.left_out > 0 {
+            say!("note: {} accesses left out by the selection", self.filter.left_out);
+        }
+        // On stdout it is once.
+        let verbose = if self.shown.printed == Printed::Summary { 0 } else { self.shown.verbose };
+        messages::say_sampled(verbose, sampled);
+        let by_perf = self.profile.meta.is_none() && self.profile.perf_data().is_some();
+        if by_perf && sampled.outcome.loss.no_cgroup_path > 0 {
+            say!("note: perf records cgroups with --all-cgroups: `{PERF_RECORD}`");
+        }
     }
-    let session = builder.start().map_err(|error| match error {
-        Error::CellSpecs(error) => decision::wrong_groups(&error),
-        error => Failure::Unsupported(error.into()),
-    })?;
-    let sampled = session.run_until(|_| signals.seen());
-    if signals.seen() {
-        return Err(super::process::interrupted());
-    }
-    let damage = profile.damage();
-    let loss = sampled.outcome.loss;
-    capture::say_notes(&sampled.outcome, None);
-    if filter.left_out > 0 {
-        say!("note: {} accesses left out by the selection", filter.left_out);
-    }
-    // On stdout it is once.
-    decision::report(if printed == Printed::Summary { 0 } else { verbose }, &sampled);
-    let by_perf = profile.meta.is_none() && profile.perf_data().is_some();
-    if by_perf && sampled.outcome.loss.no_cgroup_path > 0 {
-        say!("note: perf records cgroups with --all-cgroups: `{PERF_RECORD}`");
-    }
-    let add = |found: &Analysis, report: &mut Report| {
-        add_recorded(&mut report.run, &profile, args.input.path());
-        if shows_all && profile.stack_event(None).is_some() {
-            report.stacks = call_stacks(args, found, &|| signals.seen())?;
+
+    /// Prints the configuration or the summary, and writes what is made of the report.
+    fn decide(&self, sampled: Sampled, sched: Option<&SchedSink>, mut outputs: Outputs, ends: &mut Ends) -> Done {
+        let args = self.args;
+        let nothing = |outcome: &Outcome, source| {
+            let damage = Damage::of_profile(&self.profile);
+            messages::no_recorded_samples(outcome, source, self.filter.nothing(), &damage)
+        };
+        let decided = decision::decide(&args.decision, self.shown, sampled, nothing)?;
+        // Also where this host has too few CPUs for a configuration: others have more.
+        ends.note(Step::Evidence, outputs.write_evidence(&decided.found));
+        let configuration = decided.configuration(&args.decision)?;
+        ends.note(Step::Result, decided.write(&configuration, &mut outputs));
+        if decided.needs_report(&outputs) {
+            let mut report = decided.report(&args.decision, sched)?;
+            add_recorded(&mut report.run, &self.profile, args.input.path());
+            if args.outputs.has_page() && self.profile.stack_event(None).is_some() {
+                report.stacks = call_stacks(args, &decided.found, self.stop)?;
+            }
+            decided.show(&report, outputs, ends);
         }
         Ok(())
-    };
-    decision::finish(&args.decision, printed, verbose, (sampled, sched.as_ref()), outputs, add, |outcome, source| {
-        no_samples(outcome, source, filter.nothing(), &damage)
-    })?;
-    damaged(&damage)?;
-    decision::check_loss(args.max_loss.max_loss, &loss)?;
-    decision::check_sched_loss(args.max_loss.max_loss, &loss.sched)
+    }
 }
 
 /// What the recording says of its run.
@@ -140,16 +174,10 @@ fn call_stacks(
     is_ended: &dyn Fn() -> bool,
 ) -> Result<Option<StacksReport>, Failure> {
     let roots = Roots::default();
-    let mut profile = super::process::open(args.input.path(), is_ended)?;
+    let mut profile = input::profile(args.input.path(), is_ended)?;
     let Some(event) = profile.stack_event(None) else { return Ok(None) };
     let mut sink = StackSink::of_events(&event.numbers);
-    let memory = args.memory.bytes();
-    let session = Session::builder().profile(&mut profile).memory(memory).start();
-    let session = session.map_err(|error| Failure::Unsupported(error.into()))?;
-    let outcome = session.run_into(&mut sink, |_| is_ended());
-    if is_ended() {
-        return Err(super::process::interrupted());
-    }
+    let outcome = input::read(input::session(&mut profile, args.memory.bytes()), &mut sink, is_ended)?;
     let begin = profile.recorded_here(&roots);
     let symbols = SymbolOptions { roots, begin, cache: decision::cache(), lines: None };
     let names = symbolize(&outcome.modules, outcome.stacks.codes(), &symbols);
@@ -161,25 +189,4 @@ fn call_stacks(
     let placement = found.placement().map_err(|error| Failure::NoResult(error.into()))?;
     super::stacks::place(&mut stacks, Some(&placement));
     Ok((stacks.count() > 0).then(|| trees(&stacks)))
-}
-
-/// Why a recording has no samples.
-pub(super) fn no_samples(
-    outcome: &Outcome,
-    source: Source,
-    unselected: Option<String>,
-    damage: &[String],
-) -> anyhow::Error {
-    if let Some(unselected) = unselected {
-        return anyhow!(unselected);
-    }
-    let damaged = (!damage.is_empty()).then(|| format!("the profile is damaged: {}", damage.join("; ")));
-    let reasons: Vec<String> = damaged.into_iter().chain(decision::without_address(outcome, source)).collect();
-    if !reasons.is_empty() {
-        anyhow!("no usable samples: {}", reasons.join("; "))
-    } else if outcome.events == 0 {
-        anyhow!("no usable samples: the recording has none")
-    } else {
-        anyhow!("no usable samples, although {} events were recorded: see the counts above", outcome.events)
-    }
 }

@@ -19,6 +19,9 @@ pub(crate) enum Failure {
     Command(u8),
 }
 
+/// How something ended that gives nothing.
+pub(crate) type Done = Result<(), Failure>;
+
 impl Failure {
     /// Its message.
     pub(super) fn sentence(&self) -> String {

@@ -15,7 +15,7 @@ use super::output::{Output, Readers, Stdout};
 use super::outputs::check_distinct;
 use super::say::say_lines;
 use super::signals::Signals;
-use super::{evidence, process};
+use super::{evidence, input};
 use crate::config::{DecisionOptions, Placement};
 use crate::evidence::file::{self, FileError};
 use crate::evidence::{
@@ -206,7 +206,7 @@ fn read(args: &MergeArgs, folds: &Folds, signals: &Signals) -> Result<Evidence, 
     };
     let read = files(args)?.iter().try_for_each(|path| {
         file::read_until(path, &mut merged, &mut fold, &|| signals.seen()).map_err(|error| match error {
-            FileError::Stopped { .. } => process::interrupted(),
+            FileError::Stopped { .. } => input::interrupted(),
             FileError::Rows { source: EvidenceError::TooManyRows { .. }, .. } => {
                 Failure::Usage(anyhow!("{error}, or let them take more (--memory)"))
             }
@@ -216,7 +216,7 @@ fn read(args: &MergeArgs, folds: &Folds, signals: &Signals) -> Result<Evidence, 
     drop(std::panic::take_hook());
     read?;
     if signals.seen() {
-        return Err(process::interrupted());
+        return Err(input::interrupted());
     }
     if merged.of_kind(Kind::Run).next().is_none() {
         return Err(Failure::Usage(anyhow!("the files have no run: there is nothing to decide from")));

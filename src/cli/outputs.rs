@@ -7,10 +7,10 @@ use anyhow::{anyhow, Context};
 use clap::Args;
 
 use super::evidence::EvidenceTo;
-use super::failure::Failure;
+use super::failure::{Done, Failure};
 use super::output::{is_stdout, Output, Readers, Stdout};
 use crate::report::{self, html, Report, RunFacts};
-use crate::session::Outcome;
+use crate::session::{Analysis, Outcome};
 
 /// Where results go.
 #[derive(Debug, Args)]
@@ -36,8 +36,8 @@ pub(super) struct OutputArgs {
 /// The destinations, opened.
 #[derive(Debug)]
 pub(super) struct Outputs {
-    /// That of the configuration, or of what is printed instead.
-    pub(super) result: Output,
+    /// That of the configuration, or of what is printed instead, until it is written.
+    result: Option<Output>,
     report: Option<Output>,
     html: Option<Output>,
     sharing_csv: Option<Output>,
@@ -45,7 +45,7 @@ pub(super) struct Outputs {
     /// That of the evidence for a fleet.
     evidence: Option<EvidenceTo>,
     /// True if no result goes to stdout.
-    pub(super) is_stdout_free: bool,
+    is_stdout_free: bool,
 }
 
 impl OutputArgs {
@@ -89,7 +89,7 @@ impl OutputArgs {
         let mut next = || opened.next().flatten();
         let is_stdout_free = !self.to_stdout() && !others.iter().any(|it| takes_stdout(it.1));
         Ok(Outputs {
-            result: next().unwrap_or(Output::Stdout),
+            result: next(),
             report: next(),
             html: next(),
             sharing_csv: next(),
@@ -137,13 +137,8 @@ impl Outputs {
     }
 
     /// Writes what is made of the report. If one cannot be written, the others still are.
-    pub(super) fn write_report(
-        report_to: [Option<Output>; 4],
-        report: &Report,
-        outcome: &Outcome,
-        free: bool,
-    ) -> Result<(), Failure> {
-        let [json, html, csv, prometheus] = report_to;
+    pub(super) fn write_report(self, report: &Report, outcome: &Outcome) -> Done {
+        let Self { report: json, html, sharing_csv: csv, prometheus, is_stdout_free: free, .. } = self;
         let mut done = Ok(());
         if let Some(output) = json {
             let json = report.to_json().context("cannot write the report").map_err(Failure::NoResult)?;
@@ -180,20 +175,20 @@ impl Outputs {
     pub(super) fn add_evidence(&mut self, to: Option<EvidenceTo>) -> Result<(), Failure> {
         if let Some(to) = &to {
             let others = [&self.report, &self.html, &self.sharing_csv, &self.prometheus];
-            let others = others.into_iter().flatten().chain([&self.result]);
+            let others = others.into_iter().flatten().chain(&self.result);
             check_distinct(("--evidence", &to.output), others.map(|output| ("another option", output)))?;
         }
         self.evidence = to;
         Ok(())
     }
 
-    /// That of the evidence.
-    pub(super) fn take_evidence(&mut self) -> Option<EvidenceTo> {
-        self.evidence.take()
+    /// Writes the evidence, if it is wanted.
+    pub(super) fn write_evidence(&mut self, found: &Analysis) -> Done {
+        self.evidence.take().map_or(Ok(()), |to| to.write(found))
     }
 
-    /// That of the result, and the others in the order of [`Outputs::write_report`].
-    pub(super) fn split(self) -> (Output, [Option<Output>; 4]) {
-        (self.result, [self.report, self.html, self.sharing_csv, self.prometheus])
+    /// Writes the result, of which there is one.
+    pub(super) fn write_result(&mut self, bytes: &[u8]) -> Done {
+        self.result.take().map_or(Ok(()), |output| output.write(bytes, true).map_err(Failure::NoResult))
     }
 }

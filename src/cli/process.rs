@@ -1,7 +1,7 @@
 //! `scxprof process`: a profile as lines of JSON, one per access.
 
 use std::fs::{self, File};
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -9,18 +9,21 @@ use anyhow::{anyhow, Context};
 use clap::Args;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::args::{text, MaxLossArgs, MemoryArgs, INPUT, RESULT};
+use super::args::{text, MaxLossArgs, MemoryArgs, RESULT};
 use super::decision;
 use super::destination::Directory;
+use super::ends::{Ends, Step};
 use super::failure::Failure;
 use super::filter::{Filter, FilterArgs};
+use super::input::{self, Damage, InputArgs};
+use super::messages;
 use super::output::Stdout;
 use super::signals::Signals;
 use crate::host::Roots;
 use crate::profile::{jsonl, Profile, ProfileError, Records};
 use crate::resolve::{symbolize, Cgroups, SymbolOptions};
 use crate::sample::{CodeAddr, Sample, Source};
-use crate::session::{Outcome, Session, Sink};
+use crate::session::{Outcome, Sink};
 use scxprof_perf::format::record_name;
 use scxprof_perf::reader::PerfData;
 
@@ -35,31 +38,6 @@ Examples:
 const MAX_CODES: usize = 1 << 17;
 /// Bytes of all their text in lines.
 const MAX_TEXT: usize = 32 << 20;
-
-/// The profile to read.
-#[derive(Debug, Args)]
-pub(super) struct InputArgs {
-    /// The profile: an archive (.tar.gz, unpacked in $TMPDIR), a directory, perf.data, text of `perf script`, or perf.jsonl
-    #[arg(
-        short = 'f',
-        long = "file",
-        value_name = "PROFILE",
-        help_heading = INPUT,
-        conflicts_with = "profile",
-        required_unless_present = "profile"
-    )]
-    file: Option<PathBuf>,
-    /// The same as -f PROFILE
-    #[arg(value_name = "PROFILE", help_heading = INPUT)]
-    profile: Option<PathBuf>,
-}
-
-impl InputArgs {
-    /// clap lets none of both pass.
-    pub(super) fn path(&self) -> &Path {
-        self.file.as_deref().or(self.profile.as_deref()).unwrap_or_else(|| Path::new(""))
-    }
-}
 
 /// Turn a profile into lines of JSON: DIR/perf.jsonl
 #[derive(Debug, Args)]
@@ -161,12 +139,12 @@ fn read(
     stop: &dyn Fn() -> bool,
 ) -> Result<Outcome, Failure> {
     let mut select = filter.map(|filter| |sample: &Sample, cgroups: &mut Cgroups| filter.keeps(sample, cgroups));
-    let mut builder = Session::builder().profile(profile).memory(memory);
+    let mut builder = input::session(profile, memory);
     if let Some(select) = &mut select {
         builder = builder.select(select);
     }
-    let session = builder.start().map_err(|error| Failure::Unsupported(error.into()))?;
-    Ok(session.run_into(sink, |_| stop()))
+    // What was read until a signal came is written, if that is to stdout.
+    Ok(input::start(builder)?.run_into(sink, |_| stop()))
 }
 
 /// Reads the whole profile for its code, and returns it from its beginning with the text for each instruction.
@@ -304,45 +282,6 @@ impl Out {
     }
 }
 
-/// Opens a profile; `stop` ends the unpacking of an archive.
-pub(super) fn open(path: &Path, stop: &dyn Fn() -> bool) -> Result<Profile, Failure> {
-    check(path)?;
-    Profile::open_until(path, stop).map_err(|error| match &error {
-        ProfileError::Io { source, .. } if source.kind() == ErrorKind::PermissionDenied => not_ours(&error, path),
-        ProfileError::Io { call: "open", .. }
-        | ProfileError::NoData { .. }
-        | ProfileError::Unknown { .. }
-        | ProfileError::Foreign { .. } => Failure::Usage(error.into()),
-        ProfileError::Stopped { .. } => interrupted(),
-        _ => Failure::NoResult(error.into()),
-    })
-}
-
-/// Rejects a path that cannot be a profile.
-fn check(path: &Path) -> Result<(), Failure> {
-    if path == Path::new("-") {
-        return Err(Failure::Usage(anyhow!(
-            "-f -: a profile must be a file or a directory, as it is read more than once"
-        )));
-    }
-    Profile::check(path).map_err(|error| match &error {
-        ProfileError::Io { source, .. } if source.kind() == ErrorKind::PermissionDenied => not_ours(&error, path),
-        _ => Failure::Usage(error.into()),
-    })
-}
-
-/// A profile is readable by its owner alone, which is root after `sudo scxprof record`.
-fn not_ours(error: &ProfileError, path: &Path) -> Failure {
-    Failure::Usage(anyhow!(
-        "{error}. Only the owner of a profile can read it; to give it away: sudo chown -R \"$USER\" {}",
-        path.display()
-    ))
-}
-
-pub(super) fn interrupted() -> Failure {
-    Failure::NoResult(anyhow!("interrupted: nothing was written"))
-}
-
 /// Reads the profile and writes the lines.
 pub(super) fn run(args: &ProcessArgs, stdout: Stdout) -> Result<(), Failure> {
     Filter::new(&args.filter)?;
@@ -352,10 +291,10 @@ pub(super) fn run(args: &ProcessArgs, stdout: Stdout) -> Result<(), Failure> {
     }
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let stop = || signals.seen();
-    check(args.input.path())?;
+    input::check_profile(args.input.path())?;
     // Before a large archive is unpacked for nothing.
     let out = if to_stdout { None } else { Some(Out::new(args.input.path(), args.output.as_deref())?) };
-    let profile = open(args.input.path(), &stop)?;
+    let profile = input::profile(args.input.path(), &stop)?;
     if matches!(profile.records, Records::Lines(_)) {
         let path = args.input.path().display();
         return Err(Failure::Usage(anyhow!("{path}: has the lines of `process` already: extract reads them")));
@@ -364,12 +303,11 @@ pub(super) fn run(args: &ProcessArgs, stdout: Stdout) -> Result<(), Failure> {
     let dir = out.as_ref().map(|out| out.dir.path());
     let lines = write_lines(profile, dir.as_deref(), &args.filter, !args.no_symbols, memory, &stop)?;
     if stop() {
-        return Err(if to_stdout { Failure::NoResult(anyhow!("interrupted")) } else { interrupted() });
+        return Err(if to_stdout { Failure::NoResult(anyhow!("interrupted")) } else { input::interrupted() });
     }
     let Lines { profile, .. } = &lines;
-    let damage = profile.damage();
     if let Some(out) = &out {
-        let meta = profile.meta_of_lines(&lines.outcome, damage.clone());
+        let meta = profile.meta_of_lines(&lines.outcome, profile.damage());
         meta.write(&out.dir.path()).map_err(|error| Failure::NoResult(error.into()))?;
     }
     let path = out.as_ref().map(|out| out.path.clone());
@@ -380,35 +318,10 @@ pub(super) fn run(args: &ProcessArgs, stdout: Stdout) -> Result<(), Failure> {
     if let Some(path) = path {
         say!("wrote {}", path.join("perf.jsonl").display());
     }
-    damaged(&damage)?;
-    check_lines(args.max_loss.max_loss, profile)
-}
-
-/// The failure of a text with too many lines that are no samples.
-pub(super) fn check_lines(max_loss: f64, profile: &Profile) -> Result<(), Failure> {
-    match profile.unreadable_lines() {
-        Some(lines) if lines.percent() > max_loss => Err(Failure::Loss(anyhow!(
-            "{:.1} % of the lines are no samples, more than --max-loss {max_loss}: the result may be wrong",
-            lines.percent()
-        ))),
-        _ => Ok(()),
-    }
-}
-
-/// The failure that reports unreadable parts, if there are any.
-pub(super) fn damaged(damage: &[String]) -> Result<(), Failure> {
-    if damage.is_empty() {
-        return Ok(());
-    }
-    Err(Failure::Loss(anyhow!("the profile is damaged: {}; what could be read was used", damage.join("; "))))
-}
-
-/// The same of a trace.
-pub(super) fn damaged_trace(damage: &[String]) -> Result<(), Failure> {
-    if damage.is_empty() {
-        return Ok(());
-    }
-    Err(Failure::Loss(anyhow!("the trace is damaged: {}; what could be read was used", damage.join("; "))))
+    let mut ends = Ends::default();
+    ends.note(Step::Damage, Damage::of_profile(profile).check());
+    ends.note(Step::Loss, input::check_lines(args.max_loss.max_loss, profile));
+    ends.end()
 }
 
 fn report(args: &ProcessArgs, lines: &Lines) {
@@ -429,8 +342,8 @@ fn report(args: &ProcessArgs, lines: &Lines) {
     if profile.source() == Source::Timer && filtered_out == 0 && nothing > 0 {
         say!("note: {nothing} gave no address");
     }
-    decision::say_loss(&outcome.loss, true);
-    if let Some(sentence) = decision::without_address(outcome, profile.source()) {
+    messages::say_loss(&outcome.loss, true);
+    if let Some(sentence) = messages::without_address(outcome, profile.source()) {
         say!("note: {sentence}");
     }
     // The recorder's own notes were printed when it recorded. The lines do not show what was unknown.

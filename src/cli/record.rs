@@ -11,13 +11,13 @@ use clap::Args;
 
 use super::args::{RESULT, WATCH};
 use super::capture::{self, CaptureArgs};
-use super::decision;
 use super::destination::Directory;
+use super::ends::{Ends, Step};
 use super::failure::Failure;
 use super::filter::FilterArgs;
-use super::process;
 use super::signals::Signals;
 use super::stacks::{self, Unwind};
+use super::{input, messages, process};
 use crate::profile::{pack, ProfileError, Recorder};
 use crate::resolve::Cgroups;
 use crate::sample::Sample;
@@ -194,18 +194,16 @@ fn directory_of(path: &Path) -> &Path {
 pub(super) fn run(args: &RecordArgs) -> Result<(), Failure> {
     let wanted = &args.capture;
     let places = Places::new(args)?;
-    let mut builder = capture::builder(wanted)?;
-    if args.keep_memory {
-        builder = builder.keep_memory();
-    }
+    let (builder, mut host) = capture::builder(wanted)?;
+    host.keep_memory = args.keep_memory;
     if args.sched {
-        builder = builder.sched(SchedOptions { irq: args.irq, runtime: true, dsq: true });
+        host.sched = Some(SchedOptions { irq: args.irq, runtime: true, dsq: true });
     }
     if let Some(name) = &args.stacks {
         let name = Some(name.as_str()).filter(|name| !name.is_empty());
         let rate = args.stacks_freq.map(Rate::Frequency);
         let event = stacks::event(name, rate, args.unwind, &wanted.watch.roots());
-        builder = builder.record_stacks(event.map_err(|error| Failure::Usage(anyhow!("--stacks {error}")))?);
+        host.stacks = Some(event.map_err(|error| Failure::Usage(anyhow!("--stacks {error}")))?);
     }
     let held = capture::hold(&wanted.watch, false)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
@@ -220,7 +218,8 @@ pub(super) fn run(args: &RecordArgs) -> Result<(), Failure> {
     // Held open: if the directory above belongs to another user, its name may come to refer to something else.
     let held_open = Directory::open(temporary.path()).map_err(|error| Failure::Usage(error.into()))?;
     let rate_before = capture::max_sample_rate();
-    let session = capture::start(&wanted.watch, args.verbose, builder.record(&held_open.path()), held.as_ref())?;
+    host.record = Some(held_open.path());
+    let session = capture::start(&wanted.watch, args.verbose, (builder, host), held.as_ref())?;
     let recorder = session.recorder().ok_or_else(|| Failure::NoResult(anyhow!("nothing was recorded")))?;
     let mut command = held.map(super::command::Held::release).transpose().map_err(Failure::Usage)?;
     let tables = (args.verbose > 1).then(|| session.tables());
@@ -231,25 +230,25 @@ pub(super) fn run(args: &RecordArgs) -> Result<(), Failure> {
     let written = write(&recorder, &outcome);
     let lined = if args.samples_jsonl { write_samples(args, &held_open.path(), &places.dir, &signals) } else { Ok(()) };
     let kept = places.publish(temporary).map_err(Failure::NoResult);
-    let status = capture::end(command, &signals)?;
-    kept?;
+    let mut ends = Ends::default();
+    ends.command(capture::end(command, &signals));
+    ends.note(Step::Result, kept);
     let damaged = format!("not all of {} could be written", places.dir.display());
-    written.context(damaged).map_err(Failure::NoResult)?;
-    lined?;
-    signals.begin();
-    let path = places.archive(&|| signals.seen()).map_err(Failure::NoResult)?;
-    report(args.verbose, &outcome);
-    say!("wrote {}", path.display());
-    if outcome.accesses == 0 {
-        say!("note: the profile has no samples: what was watched used almost no CPU time, or see the counts above");
-    }
-    match status {
-        Some(status) if status != 0 => Err(Failure::Command(status)),
-        _ => {
-            decision::check_loss(wanted.tuning.max_loss.max_loss, &outcome.loss)?;
-            decision::check_sched_loss(wanted.tuning.max_loss.max_loss, &outcome.loss.sched)
+    ends.note(Step::Result, written.context(damaged).map_err(Failure::NoResult));
+    ends.note(Step::Result, lined);
+    if ends.has_result() {
+        signals.begin();
+        if let Some(path) = ends.note(Step::Result, places.archive(&|| signals.seen()).map_err(Failure::NoResult)) {
+            report(args.verbose, &outcome);
+            say!("wrote {}", path.display());
+            if outcome.accesses == 0 {
+                say!("note: the profile has no samples: what was watched used almost no CPU time, or see the counts above");
+            }
         }
     }
+    ends.loss(&wanted.tuning.max_loss, &outcome.loss);
+    ends.sched_loss(&wanted.tuning.max_loss, &outcome.loss.sched);
+    ends.end()
 }
 
 fn write(recorder: &Recorder, outcome: &Outcome) -> anyhow::Result<()> {
@@ -266,7 +265,7 @@ fn write(recorder: &Recorder, outcome: &Outcome) -> anyhow::Result<()> {
 fn write_samples(args: &RecordArgs, dir: &Path, published: &Path, signals: &Signals) -> Result<(), Failure> {
     signals.begin();
     let stop = || signals.seen();
-    let profile = process::open(dir, &stop)?;
+    let profile = input::profile(dir, &stop)?;
     let memory = args.capture.tuning.memory.bytes();
     process::write_lines(profile, Some(dir), &FilterArgs::default(), !args.no_symbols, memory, &stop)?;
     if stop() {
@@ -287,7 +286,7 @@ fn report(verbose: u8, outcome: &Outcome) {
     if verbose > 0 && loss.sched.events > 0 {
         say!("Scheduling events: {}", loss.sched.events);
     }
-    decision::say_loss(loss, verbose > 0 || *accesses == 0);
+    messages::say_loss(loss, verbose > 0 || *accesses == 0);
 }
 
 #[cfg(test)]

@@ -1,26 +1,28 @@
 //! `scxprof run`: one capture, from the events to the configuration.
 
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::anyhow;
 use clap::Args;
 
 use super::args::RESULT;
 use super::capture::{self, CaptureArgs};
-use super::command::{Held, Running};
+use super::command::Held;
 use super::controllers;
-use super::decision::{self, DecisionArgs, Named, Printed};
+use super::decision::{self, DecisionArgs, Named, Printed, Shown};
+use super::ends::{Ends, Step};
 use super::evidence::EvidenceArgs;
-use super::failure::Failure;
-use super::output::{Output, Stdout};
-use super::outputs::OutputArgs;
+use super::failure::{Done, Failure};
+use super::messages;
+use super::output::Stdout;
+use super::outputs::{OutputArgs, Outputs};
 use super::score::{self, JudgeArgs};
 use super::signals::Signals;
 use crate::config::Placement;
 use crate::host::topology;
 use crate::profile::meta::Host;
-use crate::session::{Error, Progress, Sampled, SchedOptions};
+use crate::session::{Error, Progress, Sampled, SchedOptions, SchedSink};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -73,25 +75,26 @@ pub(super) struct RunArgs {
 pub(super) fn run(args: &RunArgs, stdout: Stdout) -> Result<(), Failure> {
     let RunArgs { capture: wanted, outputs: output_args, decision, scored, verbose, .. } = args;
     let configurations = score::read_configurations("--score", scored)?;
-    let builder = decision.configure(capture::builder(wanted)?, Named::new(*verbose, output_args.has_report()));
+    let (mut builder, mut host) = capture::builder(wanted)?;
+    let mut analysis = decision.analysis(Named::new(*verbose, output_args.has_report()));
     if decision.use_hints && !wanted.hints.are_followed() {
         return Err(Failure::Usage(anyhow!("--use-hints needs --hints-map, which says where the hints are")));
     }
     let roots = wanted.watch.roots();
     let places = topology::online_cpus(&roots).map(|cpus| topology::places(&roots, &cpus)).unwrap_or_default();
     let mut sched = decision.wakeups(false, places, Some(std::process::id()));
-    let mut builder = builder;
     if let Some((_, placement)) = configurations.first() {
-        builder = builder.scheduler(placement.scheduler()).score();
+        (analysis.scheduler, analysis.score) = (placement.scheduler(), true);
     }
     if configurations.iter().any(|it| it.1.uses_hints()) {
         if !wanted.hints.are_followed() {
             return Err(Failure::Usage(anyhow!("--score: the layers match hints, so it needs --hints-map")));
         }
-        builder = builder.use_hints();
+        analysis.use_hints = true;
     }
     if let Some(stats) = &mut sched {
-        builder = builder.sched(SchedOptions::default()).sink(stats);
+        host.sched = Some(SchedOptions::default());
+        builder = builder.sink(stats);
     }
     output_args.check_stdout(stdout)?;
     // Before anything is opened, so that the command does not inherit our limits.
@@ -100,7 +103,7 @@ pub(super) fn run(args: &RunArgs, stdout: Stdout) -> Result<(), Failure> {
     outputs.add_evidence(args.evidence.open(|| Host::here(&roots))?)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let rate_before = capture::max_sample_rate();
-    let session = capture::start(&wanted.watch, *verbose, builder, held.as_ref())?;
+    let session = capture::start(&wanted.watch, *verbose, (builder.analysis(analysis), host), held.as_ref())?;
     let mut command = held.map(Held::release).transpose().map_err(Failure::Usage)?;
     let tables = (*verbose > 1).then(|| session.tables());
     let begin = SystemTime::now().duration_since(UNIX_EPOCH).ok();
@@ -108,61 +111,69 @@ pub(super) fn run(args: &RunArgs, stdout: Stdout) -> Result<(), Failure> {
     let sampled = capture::watch(wanted.watch.limit(), command.as_mut(), &signals, tables.as_ref(), watched);
     let loss = sampled.outcome.loss;
     capture::say_notes(&sampled.outcome, rate_before);
-    decision::report(*verbose, &sampled);
-    if !configurations.is_empty() {
-        return end_scored(args, &configurations, sampled, outputs.result, (command, &signals));
-    }
-    let needs = decision.is_for_mitosis().then(|| controllers::note(wanted, sampled.decider.tally())).flatten();
-    // The result first: a command may ignore SIGTERM. Another signal to us then kills it.
-    let printed = decision::finish(
-        decision,
-        Printed::Configuration,
-        *verbose,
-        (sampled, sched.as_ref()),
-        outputs,
-        |_, report| {
-            report.run.begin_unix = begin.map(|begin| begin.as_secs_f64());
-            report.run.host = Some(Host::here(&roots).name).filter(|name| !name.is_empty());
-            Ok(())
-        },
-        decision::no_samples,
-    );
-    if let (Ok(()), Some(needs)) = (&printed, needs) {
-        say!("note: {needs}");
-    }
-    let status = capture::end(command, &signals)?;
-    printed?;
-    match status {
-        Some(status) if status != 0 => Err(Failure::Command(status)),
-        _ => {
-            decision::check_loss(wanted.tuning.max_loss.max_loss, &loss)?;
-            decision::check_sched_loss(wanted.tuning.max_loss.max_loss, &loss.sched)
+    messages::say_sampled(*verbose, &sampled);
+    let mut ends = Ends::default();
+    if configurations.is_empty() {
+        let needs = decision.is_for_mitosis().then(|| controllers::note(wanted, sampled.decider.tally())).flatten();
+        let decided = decide(args, sampled, sched.as_ref(), begin, outputs, &mut ends);
+        ends.note(Step::Decision, decided);
+        if let Some(needs) = needs.filter(|_| ends.has_result()) {
+            say!("note: {needs}");
         }
+    } else {
+        let judged = judge(args, &configurations, sampled, outputs, &mut ends);
+        ends.note(Step::Decision, judged);
     }
+    // The result first: a command may ignore SIGTERM. Another signal to us then kills it.
+    ends.command(capture::end(command, &signals));
+    ends.loss(&wanted.tuning.max_loss, &loss);
+    if configurations.is_empty() {
+        ends.sched_loss(&wanted.tuning.max_loss, &loss.sched);
+    }
+    ends.end()
+}
+
+/// Prints the configuration, and writes what is made of the report. `begin` is when the capture began, since 1970.
+fn decide(
+    args: &RunArgs,
+    sampled: Sampled,
+    sched: Option<&SchedSink>,
+    begin: Option<Duration>,
+    mut outputs: Outputs,
+    ends: &mut Ends,
+) -> Done {
+    let shown = Shown { printed: Printed::Configuration, verbose: args.verbose };
+    let decided = decision::decide(&args.decision, shown, sampled, messages::no_samples)?;
+    // Also where this host has too few CPUs for a configuration: others have more.
+    ends.note(Step::Evidence, outputs.write_evidence(&decided.found));
+    let configuration = decided.configuration(&args.decision)?;
+    ends.note(Step::Result, decided.write(&configuration, &mut outputs));
+    if decided.needs_report(&outputs) {
+        let mut report = decided.report(&args.decision, sched)?;
+        report.run.begin_unix = begin.map(|begin| begin.as_secs_f64());
+        let host = Host::here(&args.capture.watch.roots()).name;
+        report.run.host = Some(host).filter(|name| !name.is_empty());
+        decided.show(&report, outputs, ends);
+    }
+    Ok(())
 }
 
 /// Prints the scores instead of a configuration.
-fn end_scored(
+fn judge(
     args: &RunArgs,
     configurations: &[(String, Placement)],
     sampled: Sampled,
-    output: Output,
-    (command, signals): (Option<Running>, &Signals),
-) -> Result<(), Failure> {
-    let (loss, source) = (sampled.outcome.loss, sampled.decider.source());
-    let judged = sampled.decide().map_err(|error| match error {
-        Error::NoSamples { outcome } => Failure::NoResult(decision::no_samples(&outcome, source)),
+    mut outputs: Outputs,
+    ends: &mut Ends,
+) -> Done {
+    let source = sampled.decider.source();
+    let found = sampled.decide().map_err(|error| match error {
+        Error::NoSamples { outcome } => Failure::NoResult(messages::no_samples(&outcome, source)),
         error => Failure::NoResult(error.into()),
-    });
-    let judged = judged.and_then(|found| {
-        let report = score::judge(&found, configurations, &args.judge);
-        score::print(&report, &args.judge, output).map(|()| report)
-    });
-    let status = capture::end(command, signals)?;
-    let report = judged?;
-    score::check(&report, &args.judge)?;
-    match status {
-        Some(status) if status != 0 => Err(Failure::Command(status)),
-        _ => decision::check_loss(args.capture.tuning.max_loss.max_loss, &loss),
-    }
+    })?;
+    let report = score::judge(&found, configurations, &args.judge);
+    let text = score::print(&report, &args.judge)?;
+    ends.note(Step::Result, outputs.write_result(text.as_bytes()));
+    ends.note(Step::Score, score::check(&report, &args.judge));
+    Ok(())
 }

@@ -7,18 +7,20 @@ use clap::Args;
 
 use super::args::{percent, text, MaxLossArgs, MemoryArgs, ResultFileArgs, INPUT, RESULT, TUNING};
 use super::capture;
-use super::decision::{self, DecisionArgs, Named};
-use super::failure::Failure;
+use super::decision::{DecisionArgs, Named};
+use super::ends::{Ends, Step};
+use super::failure::{Done, Failure};
 use super::filter::{Filter, FilterArgs};
 use super::format::Format;
-use super::output::{Output, Stdout};
-use super::process::{self, damaged, InputArgs};
+use super::input::{self, Damage, InputArgs};
+use super::messages;
+use super::output::Stdout;
 use super::signals::Signals;
 use crate::config::{Placement, Scheduler};
 use crate::report::score::ScoreReport;
 use crate::resolve::Cgroups;
 use crate::sample::Sample;
-use crate::session::{Analysis, Error, Session};
+use crate::session::{Analysis, AnalysisOptions, Error};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -75,7 +77,7 @@ pub(super) struct ScoreArgs {
 pub(super) fn read_configurations(option: &str, paths: &[PathBuf]) -> Result<Vec<(String, Placement)>, Failure> {
     let mut read: Vec<(String, Placement)> = Vec::new();
     for path in paths {
-        let placement = super::sched::placement(option, path)?;
+        let placement = input::configuration(option, path)?;
         if read.first().is_some_and(|(_, first)| first.scheduler() != placement.scheduler()) {
             return Err(Failure::Usage(anyhow!(
                 "{option} {}: it is for another scheduler than {}: score them one after the other",
@@ -94,44 +96,41 @@ pub(super) fn run(args: &ScoreArgs, stdout: Stdout) -> Result<(), Failure> {
     let mut filter = Filter::new(&args.filter)?;
     let output = args.output.open(stdout)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
-    let mut profile = process::open(args.input.path(), &|| signals.seen())?;
-    let builder = Session::builder().profile(&mut profile).memory(args.memory.bytes());
+    let mut profile = input::profile(args.input.path(), &|| signals.seen())?;
+    let builder = input::session(&mut profile, args.memory.bytes());
     let scheduler = configurations.first().map_or(Scheduler::Mitosis, |it| it.1.scheduler());
-    let mut builder = args.decision.configure(builder, Named::Nothing).scheduler(scheduler).score();
+    let mut analysis = AnalysisOptions { scheduler, score: true, ..args.decision.analysis(Named::Nothing) };
     let mut select = |sample: &Sample, cgroups: &mut Cgroups| filter.keeps(sample, cgroups);
     if configurations.iter().any(|it| it.1.uses_hints()) {
-        builder = builder.use_hints();
+        analysis.use_hints = true;
     }
+    let mut builder = builder.analysis(analysis);
     if !args.filter.is_empty() {
         builder = builder.select(&mut select);
     }
-    let session = builder.start().map_err(|error| match error {
-        Error::CellSpecs(error) => decision::wrong_groups(&error),
-        error => Failure::Unsupported(error.into()),
-    })?;
-    let sampled = session.run_until(|_| signals.seen());
-    if signals.seen() {
-        return Err(process::interrupted());
-    }
-    let damage = profile.damage();
+    let sampled = input::sample(builder, &|| signals.seen())?;
+    let damage = Damage::of_profile(&profile);
     let loss = sampled.outcome.loss;
     capture::say_notes(&sampled.outcome, None);
     if filter.left_out > 0 {
         say!("note: {} accesses left out by the selection", filter.left_out);
     }
-    decision::say_loss(&loss, false);
+    messages::say_loss(&loss, false);
     let source = sampled.decider.source();
     let found = sampled.decide().map_err(|error| match error {
         Error::NoSamples { outcome } => {
-            Failure::NoResult(super::extract::no_samples(&outcome, source, filter.nothing(), &damage))
+            Failure::NoResult(messages::no_recorded_samples(&outcome, source, filter.nothing(), &damage))
         }
         error => Failure::NoResult(error.into()),
     })?;
     let report = judge(&found, &configurations, &args.judge);
-    print(&report, &args.judge, output)?;
-    check(&report, &args.judge)?;
-    damaged(&damage)?;
-    decision::check_loss(args.max_loss.max_loss, &loss)
+    let text = print(&report, &args.judge)?;
+    let mut ends = Ends::default();
+    ends.note(Step::Result, output.write(text.as_bytes(), true).map_err(Failure::NoResult));
+    ends.note(Step::Score, check(&report, &args.judge));
+    ends.note(Step::Damage, damage.check());
+    ends.loss(&args.max_loss, &loss);
+    ends.end()
 }
 
 /// The scores.
@@ -151,14 +150,13 @@ pub(super) fn judge(found: &Analysis, configurations: &[(String, Placement)], ar
     report
 }
 
-/// Writes the scores.
-pub(super) fn print(report: &ScoreReport, args: &JudgeArgs, output: Output) -> Result<(), Failure> {
-    let text = Format::new(args.json).render(|| Ok(report.to_json()?), || report.text())?;
-    output.write(text.as_bytes(), true).map_err(Failure::NoResult)
+/// The scores as they are printed.
+pub(super) fn print(report: &ScoreReport, args: &JudgeArgs) -> Result<String, Failure> {
+    Format::new(args.json).render(|| Ok(report.to_json()?), || report.text())
 }
 
 /// Compares the scores with what is wanted.
-pub(super) fn check(report: &ScoreReport, args: &JudgeArgs) -> Result<(), Failure> {
+pub(super) fn check(report: &ScoreReport, args: &JudgeArgs) -> Done {
     let Some(least) = args.at_least else { return Ok(()) };
     let low = |score: &&crate::report::score::Score| score.score.is_some_and(|it| it < least / 100.0 - 1e-9);
     match report.configurations.iter().find(low) {

@@ -9,7 +9,7 @@ use crate::host::Roots;
 use crate::sample::Source;
 use crate::sampler::hardware::{DEFAULT_LDLAT, DEFAULT_RATE};
 use crate::sampler::{Hardware, Pace, SamplerError};
-use crate::session::{of_source, Builder, NotStarted, SessionError};
+use crate::session::{of_source, HostOptions, NotStarted, SessionError};
 
 /// What is sampled and how often.
 #[derive(Debug, Args)]
@@ -92,16 +92,10 @@ fn not_an_event(_: &str) -> Result<String, String> {
 }
 
 impl SourceArgs {
-    /// `builder` with the requested sources: for `auto` the first that works.
-    pub(super) fn configure<'a>(&self, builder: Builder<'a>) -> Builder<'a> {
-        let mut builder = builder.hardware(self.hardware());
-        if let Some(source) = self.source.source() {
-            builder = builder.sources(&[source]);
-        }
-        if let Some(freq) = self.freq {
-            builder = builder.freq(freq);
-        }
-        builder
+    /// The options of the requested sources: for `auto` the first that works.
+    pub(super) fn host(&self) -> HostOptions {
+        let host = self.source.source().map_or_else(HostOptions::default, HostOptions::source);
+        HostOptions { hardware: self.hardware(), freq: self.freq, ..host }
     }
 
     /// The options of pebs and ibs.

@@ -8,17 +8,17 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, Context};
 
+use super::args::MaxLossArgs;
 use super::destination::Directory;
-use super::failure::Failure;
-use super::observe::{failed, is_trace, losses, open_trace};
-use super::{decision, process};
+use super::ends::{Ends, Step};
+use super::failure::{Done, Failure};
+use super::input::{self, Damage, Kind};
+use super::messages;
+use super::observe::losses;
 use crate::config::Placement;
 use crate::sample::Comm;
-use crate::session::{Session, TableSink};
+use crate::session::TableSink;
 use scxprof_trace::parquet::{Finished, Knows, Table, ToTables};
-
-/// Events between two looks at the signals.
-const BATCH: u64 = 1024;
 
 /// What is read, and how.
 pub(super) struct Request<'a> {
@@ -29,7 +29,7 @@ pub(super) struct Request<'a> {
     /// Bytes of memory for the queues and mappings of a profile.
     pub(super) memory: usize,
     /// Percent of samples of a profile that may be lost.
-    pub(super) max_loss: f64,
+    pub(super) max_loss: &'a MaxLossArgs,
     pub(super) stop: &'a dyn Fn() -> bool,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Request<'a> {
 pub(super) struct Read<W> {
     pub(super) finished: Finished<W>,
     /// What is to be said when the result was written: that something was lost.
-    pub(super) end: Result<(), Failure>,
+    pub(super) end: Done,
 }
 
 fn unwritable(error: io::Error) -> Failure {
@@ -49,7 +49,10 @@ pub(super) fn read<W: Write + Send>(
     request: &Request<'_>,
     create: &mut dyn FnMut(Table) -> io::Result<W>,
 ) -> Result<Read<W>, Failure> {
-    let read = if is_trace(request.path) { of_trace(request, create) } else { of_profile(request, create) }?;
+    let read = match input::kind(request.path) {
+        Kind::Trace => of_trace(request, create),
+        Kind::Profile | Kind::Unknown => of_profile(request, create),
+    }?;
     if read.finished.left_out > 0 {
         say!("note: there was no room for {} threads, slices or events of threads", read.finished.left_out);
     }
@@ -61,30 +64,23 @@ fn of_trace<W: Write + Send>(
     create: &mut dyn FnMut(Table) -> io::Result<W>,
 ) -> Result<Read<W>, Failure> {
     let place_of = |cgroup: &[u8], comm: &Comm| request.placement?.place(cgroup, comm.as_bytes());
-    let mut trace = open_trace(request.path)?;
+    let mut trace = input::trace(request.path)?;
     let mut tables = ToTables::new(create, Knows::of(&trace), Some(&place_of)).map_err(unwritable)?;
-    let mut count = 0u64;
-    while let Some(event) = trace.next_event().map_err(|error| failed(&error, request.path))? {
-        tables.event(&event, &trace);
-        count += 1;
-        if count.is_multiple_of(BATCH) {
-            if (request.stop)() {
-                return Err(process::interrupted());
-            }
-            tables.check().map_err(unwritable)?;
-        }
-    }
+    let count = input::each_event(&mut trace, request.path, request.stop, |event, trace| {
+        tables.event(event, trace);
+        tables.check().map_err(unwritable)
+    })?;
     let info = trace.info();
+    let damage = Damage::of_trace(info.damage.clone());
     if count == 0 {
-        let why =
-            if info.damage.is_empty() { String::new() } else { format!(": it is damaged: {}", info.damage.join("; ")) };
+        let why = damage.because("it");
         return Err(Failure::NoResult(anyhow!("{} has no events{why}", request.path.display())));
     }
     for line in losses(&info) {
         say!("note: {line}");
     }
     let finished = tables.finish_trace(&trace).map_err(unwritable)?;
-    Ok(Read { finished, end: process::damaged_trace(&info.damage) })
+    Ok(Read { finished, end: damage.check() })
 }
 
 fn of_profile<W: Write + Send>(
@@ -92,7 +88,7 @@ fn of_profile<W: Write + Send>(
     create: &mut dyn FnMut(Table) -> io::Result<W>,
 ) -> Result<Read<W>, Failure> {
     let place_of = |cgroup: &[u8], comm: &Comm| request.placement?.place(cgroup, comm.as_bytes());
-    let mut profile = process::open(request.path, request.stop)?;
+    let mut profile = input::profile(request.path, request.stop)?;
     // Tracepoints have both.
     let knows = Knows { priorities: true, contexts: true };
     let mut tables = ToTables::new(create, knows, Some(&place_of)).map_err(unwritable)?;
@@ -110,23 +106,19 @@ fn of_profile<W: Write + Send>(
         None => tables.says("clock", "that of the recording"),
     }
     let mut sink = TableSink::new(tables);
-    let session = Session::builder().profile(&mut profile).memory(request.memory).start();
-    let session = session.map_err(|error| Failure::Unsupported(error.into()))?;
-    let outcome = session.run_into(&mut sink, |_| (request.stop)());
-    if (request.stop)() {
-        return Err(process::interrupted());
-    }
-    let damage = profile.damage();
+    let outcome = input::read(input::session(&mut profile, request.memory), &mut sink, request.stop)?;
+    let damage = Damage::of_profile(&profile);
     if sink.count() == 0 {
-        let why = if damage.is_empty() { String::new() } else { format!(": it is damaged: {}", damage.join("; ")) };
+        let why = damage.because("it");
         return Err(Failure::NoResult(anyhow!("the profile has no samples and no scheduling events{why}")));
     }
-    decision::say_loss(&outcome.loss, false);
+    messages::say_loss(&outcome.loss, false);
     let finished = sink.finish().map_err(unwritable)?;
-    let end = process::damaged(&damage)
-        .and_then(|()| decision::check_loss(request.max_loss, &outcome.loss))
-        .and_then(|()| decision::check_sched_loss(request.max_loss, &outcome.loss.sched));
-    Ok(Read { finished, end })
+    let mut ends = Ends::default();
+    ends.note(Step::Damage, damage.check());
+    ends.loss(request.max_loss, &outcome.loss);
+    ends.sched_loss(request.max_loss, &outcome.loss.sched);
+    Ok(Read { finished, end: ends.end() })
 }
 
 /// A directory of tables, which has a temporary name until it is complete.

@@ -15,7 +15,7 @@ use crate::host::Roots;
 use crate::resolve::Cgroups;
 use crate::sample::{Comm, MemoryId, MemoryScope, Sample, Source};
 use crate::sampler::Target;
-use crate::session::{self, Outcome, Session, Sink};
+use crate::session::{self, HostOptions, Outcome, Session, Sink, Whose};
 
 /// The number of accesses of each thread that suffices for a verdict.
 const ENOUGH: u64 = 5;
@@ -177,11 +177,11 @@ fn test(source: Source, state: State, roots: &Roots, seconds: Duration, workers:
         recovered: None,
         lost: 0.0,
     };
-    let session =
-        match Session::builder().roots(roots.clone()).sources(&[source]).target(target).raise_open_files().start() {
-            Ok(session) => session,
-            Err(error) => return failed(error.to_string()),
-        };
+    let options = HostOptions { whose: Whose::Target(target), raise_open_files: true, ..HostOptions::source(source) };
+    let session = match Session::builder().roots(roots.clone()).host(options).start() {
+        Ok(session) => session,
+        Err(error) => return failed(error.to_string()),
+    };
     let missing = Cell::new(workers.iter().filter(|worker| sees(source, worker)).count());
     let mut compare = Compare {
         workers,

@@ -246,7 +246,7 @@ impl Analysis {
     }
 
     /// How much of the avoidable misses each of these configurations avoids on a host with this many last-level caches (at least
-    /// 2), and what the best one avoids: the one of this analysis. Each has a name. With [`super::Builder::score`] there are
+    /// 2), and what the best one avoids: the one of this analysis. Each has a name. With [`super::AnalysisOptions::score`] there are
     /// intervals.
     #[must_use]
     pub fn score(&self, configurations: &[(String, config::Placement)], llcs: u32) -> ScoreReport {

@@ -342,7 +342,7 @@ mod tests {
     use super::*;
     use crate::sample::batch::SideBand;
     use crate::sample::{CpuMode, RawSample};
-    use crate::session::{Batch, FileId};
+    use crate::session::{Batch, FileId, HostOptions, Whose};
     use crate::stacks;
 
     /// Gives what comes through a channel, until that is closed.
@@ -468,7 +468,8 @@ mod tests {
         let mut profiler = Profiler::new();
         let roots = crate::host::Roots::default();
         let event = super::super::parse_event("cpu-clock", None, &roots).unwrap();
-        let error = profiler.start(event, None, |capture| capture.pids(&[u32::MAX - 5])).unwrap_err();
+        let nobody = HostOptions { whose: Whose::Pids(vec![u32::MAX - 5]), ..HostOptions::default() };
+        let error = profiler.start(event, None, |capture| capture.host(nobody)).unwrap_err();
         assert!(matches!(error, ProfilerError::Session(_)), "{error}");
         assert_eq!(profiler.status().state, State::Idle);
     }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::origins::{self, Capture};
 use super::stop::StopConditions;
-use super::{Analysis, Decider, Error, Feed, Outcome, Progress, Sampled, Select, Sink, Skipped};
+use super::{Analysis, AnalysisOptions, Decider, Error, Feed, Outcome, Progress, Sampled, Select, Sink, Skipped};
 use super::{Tables, TablesHandle, TraceInput};
-use crate::config::{self, CellSpecs};
+use crate::config::{CellSpecs, DecisionOptions};
 use crate::host::priority::raised;
 use crate::profile::{Profile, Recorder};
 use crate::resolve::{Cgroups, Modules, Stacks, SymbolOptions};
@@ -56,10 +56,9 @@ impl Sampling<'_> {
 
 /// What to compute from the samples.
 pub(super) struct Plan {
-    pub(super) groups: CellSpecs,
-    pub(super) keep_code: bool,
-    pub(super) keep_slices: bool,
-    pub(super) options: config::DecisionOptions,
+    pub(super) specs: CellSpecs,
+    pub(super) analysis: AnalysisOptions,
+    pub(super) target_cpus: usize,
     pub(super) symbols: SymbolOptions,
 }
 
@@ -120,7 +119,7 @@ impl Session<'_> {
         &self.plan.symbols
     }
 
-    /// The recorder, which finishes the profile of [`Builder::record`](super::Builder::record).
+    /// The recorder, which finishes the profile of [`HostOptions::record`](super::HostOptions::record).
     #[must_use]
     pub fn recorder(&self) -> Option<Arc<Recorder>> {
         self.sampling.stop.recorder.clone()
@@ -137,16 +136,18 @@ impl Session<'_> {
     /// Samples until its end, or until `ended`, which is called about every 50 ms, returns true.
     pub fn run_until(self, ended: impl FnMut(Progress) -> bool) -> Sampled {
         let Self { source, skipped, sampling, raises, plan } = self;
-        let Plan { groups, keep_code, keep_slices, options, symbols } = plan;
+        let Plan { specs, analysis, target_cpus, symbols } = plan;
+        let AnalysisOptions { min_share, scheduler, .. } = analysis;
+        let options = DecisionOptions { scheduler, ..DecisionOptions::new(min_share, target_cpus) };
         let _raised = raised(raises);
-        let mut decider = Decider::new(groups, source, sampling.memory);
-        if keep_code {
+        let mut decider = Decider::new(specs, source, sampling.memory);
+        if analysis.symbols {
             decider = decider.keep_code();
         }
-        if keep_slices {
+        if analysis.score {
             decider = decider.keep_slices();
         }
-        if sampling.use_hints {
+        if analysis.use_hints {
             decider = decider.use_hints();
         }
         let procfs = matches!(sampling.from, From::Kernel(_)).then(|| sampling.stop.roots.proc.clone());

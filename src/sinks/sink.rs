@@ -19,7 +19,7 @@ pub trait Sink {
     }
 
     /// Takes consecutive events of the scheduler, in order of time with the samples; hints are among them where they are followed.
-    /// There are none without `Builder::sched`, unless a recording has them.
+    /// There are none without `HostOptions::sched`, unless a recording has them.
     fn sched(&mut self, events: &[SchedEvent], cgroups: &mut Cgroups) {
         let _ = (events, cgroups);
     }

@@ -6,8 +6,9 @@ use super::sink::Sink;
 use crate::resolve::symbols::KERNEL;
 use crate::resolve::{Cgroups, Stacks, Symbol, Symbols};
 use crate::sample::{CodeAddr, Comm, Sample, StackId};
-use crate::stacks::{At, Builder, Frame, Profile, Row, Thread};
+use crate::stacks::{At, Builder, Frame, Profile, Row, Thread, TracedStacks};
 use scxprof_base::tables::Tables;
+use scxprof_trace::Event;
 
 /// Threads of one name, cgroup and hint that are told apart; samples of later ones are of a thread without a name.
 const MAX_THREADS: usize = 1 << 18;
@@ -160,6 +161,17 @@ fn frames_at(symbol: Option<&Symbol>, is_kernel: bool) -> Vec<Frame> {
     }
     frames.push(Frame { function, module, file, line, is_kernel, is_inlined: false });
     frames
+}
+
+/// The call stacks of a trace.
+impl Sink for TracedStacks {
+    fn sample(&mut self, _: &Sample, _: &mut Cgroups) {}
+
+    fn events(&mut self, events: &[Event], _: &mut Cgroups) {
+        for event in events {
+            self.take(event);
+        }
+    }
 }
 
 impl Sink for StackSink {

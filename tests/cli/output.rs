@@ -319,3 +319,30 @@ fn a_configuration_is_a_file() {
     let mut diff = Command::new(env!("CARGO_BIN_EXE_scxprof"));
     expect(&output_of(diff.args(["diff", path, path])), 2, "must be a file or a directory");
 }
+
+/// `src/cli/ends.rs` has the order, and a test of each pair.
+#[test]
+fn of_several_failures_the_documented_one_is_the_exit_code() {
+    let directory = tempfile::tempdir().unwrap();
+    let lines = lines(directory.path());
+    // Half of the lines are no samples.
+    let text = fs::read_to_string(&lines).unwrap();
+    fs::write(&lines, text + &"no sample\n".repeat(400)).unwrap();
+    let too_many: &[&str] = &["--cell", "a=/a", "--cell", "b=/b", "--target-cpus", "1"];
+    let fits: &[&str] = &["--target-cpus", "8"];
+    let unwritable: &[&str] = &["-o", "/dev/full"];
+    let no_report: &[&str] = &["--report", "/dev/full"];
+    let no_evidence: &[&str] = &["--evidence", "/dev/full"];
+    let lost: &[&str] = &["--max-loss", "1"];
+    let kept: &[&str] = &["--max-loss", "100"];
+    for (options, code, sentence) in [
+        (&[too_many, unwritable, no_report, no_evidence, lost][..], 5, "error: no configuration: "),
+        (&[fits, unwritable, no_report, no_evidence, lost], 1, "error: cannot write /dev/full (the result went to"),
+        (&[fits, no_report, no_evidence, lost], 1, "error: cannot write /dev/full: "),
+        (&[fits, no_evidence, lost], 1, "error: cannot write /dev/full: "),
+        (&[fits, lost], 4, "error: 50.0 % of the samples were lost, more than --max-loss 1"),
+        (&[fits, kept], 0, ""),
+    ] {
+        expect(&extract(&lines, &options.concat()), code, sentence);
+    }
+}

@@ -18,7 +18,7 @@ use scxprof::bpf::{self, MapRef};
 use scxprof::hint::{self, HintCounts, HintProbe};
 use scxprof::profile::Profile;
 use scxprof::sample::{Comm, CpuMode, Sample, Source};
-use scxprof::session::Outcome;
+use scxprof::session::{HostOptions, Outcome};
 use scxprof::testing::sampler::Target;
 use writer::{program, BpfFs, Log, Writer, Written};
 
@@ -57,7 +57,8 @@ fn start(test: &str, program: &Path, pin: &Path, arguments: &[&str]) -> Option<W
 
 /// Samples while the program writes, for `time`; the capture contains all of its writes but the first ones.
 fn follow(test: &str, mut writer: Writer, map: MapRef, ring: u32, time: Duration) -> Option<(Collect, Outcome, Log)> {
-    let options = options(Source::Faults, Target::System, PAGES).hints(watch_options(map, ring));
+    let hints = Some(watch_options(map, ring));
+    let options = HostOptions { hints, ..options(Source::Faults, Target::System, PAGES) };
     let (mut begun, mut ended) = (false, false);
     let (collect, outcome) = capture_until(test, options, |progress| {
         if !begun {
@@ -282,8 +283,9 @@ fn what_finds_the_ring_full_is_counted() {
 
 /// The message about a map that cannot be followed; `None`, with the reason printed, if sampling is not possible.
 fn refused(test: &str, map: &str) -> Option<String> {
-    let hints = watch_options(map.parse().unwrap(), 1 << 16);
-    let (_, outcome) = capture_until(test, options(Source::Faults, Target::System, PAGES).hints(hints), |_| true)?;
+    let hints = Some(watch_options(map.parse().unwrap(), 1 << 16));
+    let options = HostOptions { hints, ..options(Source::Faults, Target::System, PAGES) };
+    let (_, outcome) = capture_until(test, options, |_| true)?;
     let counts = outcome.hints.expect("hints were asked for");
     assert_eq!(counts.probe, None, "{map} was taken for a hint map");
     counts.missing
@@ -351,8 +353,8 @@ fn a_map_that_is_removed_is_told() {
     let Some((bpffs, program, _dir)) = memory(TEST) else { return };
     let pin = bpffs.path("hints");
     let Some(mut writer) = start(TEST, &program, &pin, &[]) else { return };
-    let hints = watch_options(MapRef::Path(pin.clone()), 1 << 20);
-    let options = options(Source::Faults, Target::System, PAGES).hints(hints);
+    let hints = Some(watch_options(MapRef::Path(pin.clone()), 1 << 20));
+    let options = HostOptions { hints, ..options(Source::Faults, Target::System, PAGES) };
     let mut begun = false;
     let captured = capture_until(TEST, options, |progress| {
         if !begun {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use scxprof::report::html::{page, MAX_BYTES};
 use scxprof::report::Report;
 use scxprof::sample::{Access, RawSample};
-use scxprof::session::{Batch, Feed, SideBand};
+use scxprof::session::{AnalysisOptions, Batch, Feed, SideBand};
 use scxprof::Session;
 use serde_json::Value;
 
@@ -42,7 +42,7 @@ impl Feed for Groups {
 
 fn report(threads: Vec<(String, u64)>, rounds: u64) -> Report {
     let mut feed = Groups { threads, rounds, round: 0 };
-    Session::builder().feed(&mut feed).target_cpus(64).run().unwrap().report().unwrap()
+    Session::builder().feed(&mut feed).analysis(AnalysisOptions::for_cpus(64)).run().unwrap().report().unwrap()
 }
 
 /// What the scripts made of this page, opened at this address, and what the browser complained of.

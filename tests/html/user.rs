@@ -53,7 +53,8 @@ impl Feed for Known {
 
 /// The report of the known recording, with scheduling and stacks that are not of it, to tell all numbers apart.
 fn known() -> Report {
-    let session = scxprof::Session::builder().feed(&mut Known { round: 0 }).target_cpus(64).run().unwrap();
+    let options = scxprof::session::AnalysisOptions::for_cpus(64);
+    let session = scxprof::Session::builder().feed(&mut Known { round: 0 }).analysis(options).run().unwrap();
     let mut report = serde_json::to_value(session.report().unwrap()).unwrap();
     let path = |name: &str| -> String {
         let cells = report["cells"].as_array().unwrap();

@@ -16,8 +16,8 @@ use scxprof::profile::Profile;
 use scxprof::resolve::Cgroups;
 use scxprof::sample::{RawSample, Sample, Source};
 use scxprof::session::{
-    Batch, Builder, Error, ErrorKind, Feed, Hardware, NotStarted, SamplerError, SessionError, SideBand, Sink,
-    StopHandle,
+    Analysis, AnalysisOptions, Batch, Builder, Error, ErrorKind, Feed, Hardware, HostOptions, NotStarted, SamplerError,
+    SessionError, SideBand, Sink, StopHandle, Whose,
 };
 use scxprof::Session;
 
@@ -77,7 +77,21 @@ impl Sink for CountAny<'_> {
 
 /// Minor faults of this host.
 fn faults<'a>() -> Builder<'a> {
-    Session::builder().sources(&[Source::Faults])
+    Session::builder().host(HostOptions::source(Source::Faults))
+}
+
+fn of_host(options: HostOptions) -> Result<Analysis, Error> {
+    Session::builder().host(options).run()
+}
+
+/// Threads are told apart by their hints.
+fn by_hint() -> AnalysisOptions {
+    AnalysisOptions { use_hints: true, ..AnalysisOptions::default() }
+}
+
+/// Code has names.
+fn named() -> AnalysisOptions {
+    AnalysisOptions { symbols: true, ..AnalysisOptions::default() }
 }
 
 /// Page faults of another process, which every start of a program has.
@@ -118,7 +132,7 @@ fn a_sink_alone_decides_nothing() {
 #[test]
 fn what_was_sampled_is_there_before_it_is_decided() {
     let mut feed = Pair::new(900_000);
-    let session = Session::builder().feed(&mut feed).target_cpus(4).start().unwrap();
+    let session = Session::builder().feed(&mut feed).analysis(AnalysisOptions::for_cpus(4)).start().unwrap();
     let sampled = session.run_until(|progress| progress.samples > 100);
     let samples = sampled.outcome.samples;
     assert!(samples > 100);
@@ -149,7 +163,7 @@ impl Feed for Hinted {
 
 #[test]
 fn a_feed_s_hints_tell_threads_apart_where_asked() {
-    let found = Session::builder().feed(&mut Hinted(0)).use_hints().run().unwrap();
+    let found = Session::builder().feed(&mut Hinted(0)).analysis(by_hint()).run().unwrap();
     let (layers, _) = found.layered().unwrap();
     assert!(layers.contains("HintEquals"), "{layers}");
     assert_eq!(found.outcome.hints.as_ref().map(|hints| hints.values), Some(2));
@@ -181,7 +195,7 @@ fn a_handle_stops_a_capture_from_another_thread() {
     let count = AtomicU64::new(0);
     let mut sink = CountAny(&count);
     // What else runs on this host may be in many cells.
-    let builder = faults().sink(&mut sink).target_cpus(64);
+    let builder = faults().sink(&mut sink).analysis(AnalysisOptions::for_cpus(64));
     let stop = builder.stop_handle();
     let (tell, told) = mpsc::channel::<()>();
     let stopper = std::thread::spawn(move || {
@@ -215,7 +229,8 @@ fn a_handle_stops_a_capture_from_another_thread() {
 fn a_capture_ends_with_its_processes() {
     let test = "a_capture_ends_with_its_processes";
     let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-    match faults().pids(&[child.id()]).start() {
+    let whose = Whose::Pids(vec![child.id()]);
+    match Session::builder().host(HostOptions { whose, ..HostOptions::source(Source::Faults) }).start() {
         Err(error) => skip(test, &error),
         Ok(session) => {
             let begin = Instant::now();
@@ -246,14 +261,18 @@ fn made(dir: &std::path::Path, own: &str) -> Roots {
 fn errors_have_types() {
     let mut wrong = CellOptions::default();
     wrong.cells.push("x=(".to_owned());
-    let error = Session::builder().cells(wrong).feed(&mut Pair::new(1)).run().unwrap_err();
+    let error = Session::builder()
+        .analysis(AnalysisOptions { cells: wrong, ..AnalysisOptions::default() })
+        .feed(&mut Pair::new(1))
+        .run()
+        .unwrap_err();
     assert!(matches!(error, Error::CellSpecs(_)) && error.kind() == ErrorKind::Request, "{error}");
     let error = Session::builder().feed(&mut Pair::new(0)).run().unwrap_err();
     assert!(matches!(error, Error::NoSamples { .. }) && error.kind() == ErrorKind::NoSamples, "{error}");
     let profile = || -> Result<Profile, Error> { Ok(Profile::open("/nonexistent".as_ref())?) };
     let error = profile().unwrap_err();
     assert!(matches!(error, Error::Profile(_)) && error.kind() == ErrorKind::Profile, "{error}");
-    let error = Session::builder().pids(&[u32::MAX - 1]).run().unwrap_err();
+    let error = of_host(HostOptions { whose: Whose::Pids(vec![u32::MAX - 1]), ..HostOptions::default() }).unwrap_err();
     assert!(matches!(error, Error::NoProcess(ref gone) if gone.pid == 4_294_967_294), "{error}");
     let mut nowhere = Roots::default();
     (nowhere.proc, nowhere.sys) = ("/nonexistent".into(), "/nonexistent".into());
@@ -264,15 +283,17 @@ fn errors_have_types() {
     assert!(matches!(error, Error::ProcfsElsewhere { ours, .. } if ours == std::process::id()), "{error}");
     let mut batched = Hardware::default();
     batched.batched = true;
-    let error = Session::builder().hardware(batched).record(dir.path()).run().unwrap_err();
+    let error = of_host(HostOptions { hardware: batched, record: Some(dir.path().into()), ..HostOptions::default() })
+        .unwrap_err();
     assert!(matches!(error, Error::BatchedRecording), "{error}");
     if let Err(error) = Cgroups::new(&Roots::default()) {
         println!("SKIP: errors_have_types: those of a cgroup and of a source: {error}");
         return;
     }
-    let error = Session::builder().cgroup("/no/such/cgroup".as_ref()).run().unwrap_err();
+    let error =
+        of_host(HostOptions { whose: Whose::Cgroup("/no/such/cgroup".into()), ..HostOptions::default() }).unwrap_err();
     assert!(matches!(error, Error::NoCgroup(scxprof::host::Error::NoCgroup { .. })), "{error}");
-    let error = Session::builder().sources(&[Source::Recorded]).run().unwrap_err();
+    let error = of_host(HostOptions::source(Source::Recorded)).unwrap_err();
     let Error::Start(NotStarted { source_name: Source::Recorded, error, .. }) = error else { panic!("{error}") };
     assert!(matches!(error, SessionError::Sampler(SamplerError::Recorded)), "{error}");
 }
@@ -408,7 +429,7 @@ fn in_a_process_of_its_own() {
     let (before, open) = (global(), left_open());
     let not_begun = Cell::new(None);
     let said = printed(|| {
-        let found = Session::builder().feed(&mut Pair::new(400)).symbols().run().unwrap();
+        let found = Session::builder().feed(&mut Pair::new(400)).analysis(named()).run().unwrap();
         assert!(found.report().is_ok() && found.mitosis().is_ok() && found.layered().is_ok());
         assert!(Session::builder().feed(&mut Pair::new(0)).run().is_err());
         // Whatever this host allows, with a hint map that does not exist.
@@ -416,9 +437,12 @@ fn in_a_process_of_its_own() {
         let hints = bpf::HintOptions::new("/nonexistent/map".parse().unwrap());
         let during = Mutex::new(Vec::new());
         for builder in [
-            Session::builder().hints(hints).use_hints().symbols(),
-            faults().record(dir.path()),
-            Session::builder().sources(&[Source::Timer]).freq(100),
+            Session::builder()
+                .host(HostOptions { hints: Some(hints), ..HostOptions::default() })
+                .analysis(AnalysisOptions { use_hints: true, ..named() }),
+            Session::builder()
+                .host(HostOptions { record: Some(dir.path().into()), ..HostOptions::source(Source::Faults) }),
+            Session::builder().host(HostOptions { freq: Some(100), ..HostOptions::source(Source::Timer) }),
         ] {
             match builder.start() {
                 Err(error) => not_begun.set(Some(error)),

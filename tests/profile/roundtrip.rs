@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use scxprof::resolve::Cgroups;
 use scxprof::sample::{MemoryId, Sample, Source};
-use scxprof::session::{Builder, Error, NotStarted, Sampled, SessionError, Sink};
+use scxprof::session::{AnalysisOptions, Builder, Error, HostOptions, NotStarted, Sampled, SessionError, Sink, Whose};
 use scxprof::testing::host::{topology, Roots};
 use scxprof::testing::profile::{Item, PerfData};
 use scxprof::testing::sampler::attr::{sampling, side_band, EventSpec, Features, Scope};
@@ -78,11 +78,14 @@ fn python(test: &str, program: &str) -> Option<Child> {
 fn record(
     test: &str,
     builder: Builder<'_>,
+    (host, analysis): (HostOptions, AnalysisOptions),
     after_storm: &AtomicUsize,
     work: impl FnOnce() -> Option<Child>,
     dir: &Path,
 ) -> Option<Sampled> {
-    let session = match builder.record(dir).target_cpus(64).start() {
+    let host = HostOptions { record: Some(dir.to_owned()), ..host };
+    let analysis = AnalysisOptions { target_cpus: Some(64), ..analysis };
+    let session = match builder.host(host).analysis(analysis).start() {
         Ok(session) => session,
         Err(Error::Start(NotStarted { error: SessionError::Sampler(error), .. })) if error.is_unsupported() => {
             println!("SKIP: {test}: {error}");
@@ -119,8 +122,9 @@ fn compare(test: &str, source: Source) {
     let dir = tempfile::tempdir().unwrap();
     let mut look_on = LookOn::default();
     let after_storm = Arc::clone(&look_on.after_storm);
-    let builder = Session::builder().sources(&[source]).mmap_pages(1024).sink(&mut look_on);
-    let Some(sampled) = record(test, builder, &after_storm, || python(test, WORK), dir.path()) else { return };
+    let builder = Session::builder().sink(&mut look_on);
+    let options = (HostOptions { mmap_pages: 1024, ..HostOptions::source(source) }, AnalysisOptions::default());
+    let Some(sampled) = record(test, builder, options, &after_storm, || python(test, WORK), dir.path()) else { return };
     let live = look_on.collect;
     let loss = sampled.outcome.loss;
     if loss.side_band > 0 {
@@ -140,7 +144,7 @@ fn compare(test: &str, source: Source) {
     assert!(source == Source::Timer || names == [true; 3], "{names:?}");
 
     let mut profile = scxprof::profile::Profile::open(dir.path()).unwrap();
-    let found = Session::builder().profile(&mut profile).target_cpus(64).run().unwrap();
+    let found = Session::builder().profile(&mut profile).analysis(AnalysisOptions::for_cpus(64)).run().unwrap();
     assert_eq!(found.mitosis().unwrap(), expected);
     // With the command line, from the profile and from its lines.
     let path = dir.path().to_str().unwrap();
@@ -198,8 +202,11 @@ fn what_is_read_again_after_loss_is_the_same_again() {
     let dir = tempfile::tempdir().unwrap();
     let mut look_on = LookOn::default();
     let after_storm = Arc::clone(&look_on.after_storm);
-    let builder = Session::builder().sources(&[Source::Faults]).mmap_pages(1).sink(&mut look_on);
-    let Some(sampled) = record(test, builder, &after_storm, || python(test, STORM), dir.path()) else { return };
+    let builder = Session::builder().sink(&mut look_on);
+    let options = (HostOptions { mmap_pages: 1, ..HostOptions::source(Source::Faults) }, AnalysisOptions::default());
+    let Some(sampled) = record(test, builder, options, &after_storm, || python(test, STORM), dir.path()) else {
+        return;
+    };
     let live = look_on.collect;
     if sampled.outcome.loss.side_band == 0 {
         println!("SKIP: {test}: no side-band was lost");
@@ -252,10 +259,13 @@ fn a_report_is_the_same_again_with_the_names_of_its_code() {
         std::fs::create_dir(&profile).unwrap();
         // Files of other programs may disappear between the two reports.
         let Some(child) = spawn(test, Command::new(&program).arg("3")) else { return };
-        let builder = Session::builder().sources(&[Source::Timer]).freq(997).pids(&[child.id()]).symbols();
+        let whose = Whose::Pids(vec![child.id()]);
+        let host = HostOptions { freq: Some(997), whose, ..HostOptions::source(Source::Timer) };
         // As the command has them: the C library may have debug information here.
-        let builder = builder.source_lines(Path::new(env!("CARGO_BIN_EXE_scxprof")));
-        let Some(sampled) = record(test, builder, &AtomicUsize::new(0), || Some(child), &profile) else { return };
+        let source_lines = Some(env!("CARGO_BIN_EXE_scxprof").into());
+        let analysis = AnalysisOptions { symbols: true, source_lines, ..AnalysisOptions::default() };
+        let (builder, none) = (Session::builder(), AtomicUsize::new(0));
+        let Some(sampled) = record(test, builder, (host, analysis), &none, || Some(child), &profile) else { return };
         if sampled.outcome.loss.side_band > 0 {
             continue;
         }

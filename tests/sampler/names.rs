@@ -14,7 +14,7 @@ use crate::support::capture::{capture_until, options, Collect};
 use scxprof::host::Roots;
 use scxprof::resolve::Cgroups;
 use scxprof::sample::{MemoryId, Sample, Source};
-use scxprof::session::{Builder, Outcome};
+use scxprof::session::{HostOptions, Outcome};
 use scxprof::testing::host::clock::monotonic_ns;
 use scxprof::testing::sampler::attr::{Feature, Features};
 use scxprof::testing::sampler::Target;
@@ -26,7 +26,7 @@ fn capture(test: &str, target: Target, mmap_pages: usize, work: impl FnOnce() + 
     capture_with(test, options(Source::Faults, target, mmap_pages), work)
 }
 
-fn capture_with(test: &str, options: Builder<'static>, work: impl FnOnce() + Send) -> Option<(Collect, Outcome)> {
+fn capture_with(test: &str, options: HostOptions, work: impl FnOnce() + Send) -> Option<(Collect, Outcome)> {
     std::thread::scope(|scope| {
         // The work starts when the session first asks whether to stop: by then it samples.
         let (go, begin) = std::sync::mpsc::channel();
@@ -431,7 +431,7 @@ fn an_older_kernel_gives_the_same_names() {
     let id = cgroup.0.metadata().unwrap().ino();
     let newer = [Feature::FormatLost, Feature::WeightStruct, Feature::DataPageSize, Feature::Cgroup];
     let features = newer.into_iter().fold(Features::all(), Features::less);
-    let options = options(Source::Faults, Target::System, 256).features(features);
+    let options = HostOptions { features, ..options(Source::Faults, Target::System, 256) };
     let mut touched = Vec::new();
     // It lives until procfs was read: only procfs knows its cgroup.
     let captured = capture_with("older kernel", options, || touched = worker.work());

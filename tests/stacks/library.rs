@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use scxprof::session::{parse_event, Profiler, ProfilerError};
+use scxprof::session::{parse_event, HostOptions, Profiler, ProfilerError, Whose};
 use scxprof::stacks::{self, State};
 
 use super::build;
@@ -17,7 +17,8 @@ fn results_come_while_it_runs() {
     let pid = child.id();
     let event = parse_event("cpu-clock:u", None, &scxprof::host::Roots::default()).unwrap();
     let mut profiler = Profiler::new();
-    let started = profiler.start(event.clone(), Some(100_000), move |capture| capture.pids(&[pid]));
+    let host = HostOptions { whose: Whose::Pids(vec![pid]), ..HostOptions::default() };
+    let started = profiler.start(event.clone(), Some(100_000), move |capture| capture.host(host));
     let status = profiler.status();
     if started.is_ok() {
         let again = profiler.start(event, None, |capture| capture);

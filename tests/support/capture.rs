@@ -2,7 +2,7 @@
 
 use scxprof::resolve::Cgroups;
 use scxprof::sample::{Sample, Source};
-use scxprof::session::{Builder, Error, NotStarted, Outcome, Progress, SessionError, Sink};
+use scxprof::session::{Error, HostOptions, NotStarted, Outcome, Progress, SessionError, Sink, Whose};
 use scxprof::testing::sampler::Target;
 use scxprof::Session;
 
@@ -20,17 +20,17 @@ impl Sink for Collect {
     }
 }
 
-pub fn options(source: Source, target: Target, mmap_pages: usize) -> Builder<'static> {
-    Session::builder().sources(&[source]).target(target).mmap_pages(mmap_pages)
+pub fn options(source: Source, target: Target, mmap_pages: usize) -> HostOptions {
+    HostOptions { whose: Whose::Target(target), mmap_pages, ..HostOptions::source(source) }
 }
 
 /// Captures until `stop` returns true; `None`, with the reason printed, if this machine does not allow it.
 pub fn capture_until(
     test: &str,
-    options: Builder<'static>,
+    options: HostOptions,
     stop: impl FnMut(Progress) -> bool,
 ) -> Option<(Collect, Outcome)> {
-    let session = match options.start() {
+    let session = match Session::builder().host(options).start() {
         Ok(session) => session,
         Err(Error::Start(NotStarted { error: SessionError::Sampler(error), .. })) if error.is_unsupported() => {
             println!("SKIP: {test}: {error}");

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use scxprof::profile::Profile;
 use scxprof::sample::{MemoryId, Sample};
-use scxprof::session::Progress;
+use scxprof::session::{HostOptions, Progress};
 use scxprof::testing::sampler::Target;
 
 use super::programs::{build, start, Running};
@@ -42,11 +42,7 @@ fn mappings_that_change_without_a_record(test: &str, record: Option<&Path>) {
     };
     let running = start(&built.path, 600.0, 2);
     let pid = running.threads[0].pid;
-    let options = timer(target(&running), Some(1000));
-    let options = match record {
-        Some(dir) => options.record(dir),
-        None => options,
-    };
+    let options = HostOptions { record: record.map(Into::into), ..timer(target(&running), Some(1000)) };
     let mut moved_at = None;
     let enough = |progress: Progress| {
         if moved_at.is_none() && progress.samples > 300 {
@@ -116,11 +112,7 @@ fn segments(test: &str, record: Option<&Path>) {
         return;
     }
     let running = start(&built.path, 600.0, 4);
-    let options = timer(target(&running), Some(1000));
-    let options = match record {
-        Some(dir) => options.record(dir),
-        None => options,
-    };
+    let options = HostOptions { record: record.map(Into::into), ..timer(target(&running), Some(1000)) };
     let enough = |progress: Progress| {
         progress.samples > 2000 && progress.elapsed > Duration::from_secs(1) || progress.elapsed > LIMIT
     };

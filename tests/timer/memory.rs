@@ -4,6 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use scxprof::sample::Method;
+use scxprof::session::HostOptions;
 use scxprof::testing::sampler::Target;
 
 use super::programs::{build, start};
@@ -27,8 +28,8 @@ fn a_recording_keeps_the_memory_only_where_it_was_asked_to() {
     for keep in [false, true] {
         let dir = tempfile::tempdir().expect("a directory");
         let target = Target::Tasks { tids: tids.clone(), enable_on_exec: false };
-        let options = timer(target, Some(2000)).record(dir.path());
-        let options = if keep { options.keep_memory() } else { options };
+        let options = HostOptions { record: Some(dir.path().into()), ..timer(target, Some(2000)) };
+        let options = HostOptions { keep_memory: keep, ..options };
         // Until there are enough, on a busy machine too.
         let enough = |progress: scxprof::session::Progress| {
             progress.elapsed > Duration::from_secs(20)

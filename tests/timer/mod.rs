@@ -13,16 +13,12 @@ mod stalled;
 mod truth;
 
 use scxprof::sample::Source;
-use scxprof::session::{Builder, Outcome, RecoveryStats};
+use scxprof::session::{HostOptions, Outcome, RecoveryStats};
 use scxprof::testing::sampler::Target;
 
 /// The timer source at `freq`, or on the tick.
-fn timer(target: Target, freq: Option<u32>) -> Builder<'static> {
-    let options = crate::support::capture::options(Source::Timer, target, 256);
-    match freq {
-        Some(freq) => options.freq(freq),
-        None => options,
-    }
+fn timer(target: Target, freq: Option<u32>) -> HostOptions {
+    HostOptions { freq, ..crate::support::capture::options(Source::Timer, target, 256) }
 }
 
 /// The counts of the recovery; each sample is accounted for.

@@ -50,7 +50,8 @@ fn a_file_system_that_does_not_answer_holds_nobody_up() {
     // SAFETY: a signal to a child of ours that is alive.
     unsafe { libc::kill(stalled.0.id() as i32, libc::SIGUSR1) };
     let mut run = Command::new(env!("CARGO_BIN_EXE_scxprof"))
-        .args(["run", "--source", "timer", "-t", "2", "-v"])
+        // It samples the whole host, whose groups this one may have too few CPUs for.
+        .args(["run", "--source", "timer", "-t", "2", "-v", "--target-cpus", "64"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

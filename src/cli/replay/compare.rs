@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::cli::failure::Failure;
+use crate::cli::input;
 use crate::config::Placement;
 use crate::replay::{difference, Difference, Layout, Outcome, ReplayError, Script};
 use crate::sample::places::CpuPlaces;
@@ -54,8 +55,7 @@ pub(super) struct Configuration {
 
 impl Configuration {
     pub(super) fn read(path: &Path) -> Result<Self, Failure> {
-        let placement =
-            if path.as_os_str() == NONE { None } else { Some(super::super::sched::placement("--compare", path)?) };
+        let placement = if path.as_os_str() == NONE { None } else { Some(input::configuration("--compare", path)?) };
         Ok(Self { path: path.to_owned(), placement })
     }
 

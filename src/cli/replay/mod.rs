@@ -16,8 +16,8 @@ use super::capture;
 use super::failure::Failure;
 use super::filter::{Filter, FilterArgs};
 use super::format;
+use super::input::{self, Damage};
 use super::output::Stdout;
-use super::process;
 use super::signals::Signals;
 use super::times::us;
 use crate::host::room::{self, Room};
@@ -26,7 +26,6 @@ use crate::replay::{
     compare as beside, outcome, select, Compared as Beside, Counted, Director, Groups, Guard, Layout, LeftOut, Memory,
     Outcome, Pair, Planner, Played, ReplayError, Script, Selection, Touches,
 };
-use crate::session::{Builder, Session};
 use scxprof_base::columns::aligned;
 
 const EXAMPLES: &str = "\
@@ -332,21 +331,21 @@ fn read(
     notes: &mut Vec<String>,
 ) -> Result<(Script, Option<Memory>), Failure> {
     let path = &args.file;
-    let mut profile = process::open(path, &|| signals.seen())?;
+    let mut profile = input::profile(path, &|| signals.seen())?;
     notes.extend(profile.sched_lacks());
     let recorder = profile.own_pid();
     let (from, to) = filter.window();
     let (mut planner, mut touches) = (Planner::new(from, to), Touches::default());
-    let builder = Session::builder().profile(&mut profile).memory(MEMORY);
+    let builder = input::session(&mut profile, MEMORY);
     let (read, communities) = if args.no_memory {
-        (start(builder)?.run_into(&mut planner, |_| signals.seen()), None)
+        (input::start(builder)?.run_into(&mut planner, |_| signals.seen()), None)
     } else {
-        let sampled = start(builder.sink(&mut planner).sink(&mut touches))?.run_until(|_| signals.seen());
+        let sampled = input::start(builder.sink(&mut planner).sink(&mut touches))?.run_until(|_| signals.seen());
         let outcome = sampled.outcome.clone();
         (outcome, sampled.decide().ok().map(|analysis| analysis.communities()))
     };
     if signals.seen() {
-        return Err(process::interrupted());
+        return Err(input::interrupted());
     }
     if args.memory && communities.is_none() {
         return Err(Failure::NoResult(anyhow!(
@@ -355,9 +354,8 @@ fn read(
         )));
     }
     let plan = planner.finish();
-    let damage = profile.damage();
-    let damaged =
-        if damage.is_empty() { String::new() } else { format!(": the profile is damaged: {}", damage.join("; ")) };
+    let damage = Damage::of_profile(&profile);
+    let damaged = damage.because("the profile");
     if plan.threads.is_empty() {
         return Err(Failure::NoResult(anyhow!(
             "{} has no scheduling events{} to replay{damaged}; `scxprof record --sched` and `perf sched record` record them",
@@ -374,8 +372,8 @@ fn read(
         )));
     }
     let lost = read.loss.sched.lost();
-    if !damage.is_empty() {
-        notes.push(format!("the profile is damaged, and what can be read of it is replayed: {}", damage.join("; ")));
+    if let Some(damage) = damage.list() {
+        notes.push(format!("the profile is damaged, and what can be read of it is replayed: {damage}"));
     }
     if lost > 0 {
         notes.push(format!(
@@ -424,10 +422,6 @@ fn read(
         memory
     });
     Ok((script, memory))
-}
-
-fn start(builder: Builder<'_>) -> Result<Session<'_>, Failure> {
-    builder.start().map_err(|error| Failure::Unsupported(error.into()))
 }
 
 /// Refuses more threads than a quarter of what this host can have.

@@ -3,11 +3,10 @@
 mod print;
 
 use std::ffi::OsString;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{anyhow, Context};
+use anyhow::anyhow;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
@@ -15,21 +14,21 @@ use self::print::{Lines, Results};
 use super::args::{seconds, text, ResultArgs, INPUT, RESULT, WATCH};
 use super::capture::{self, TuningArgs};
 use super::command::Held;
+use super::ends::{Ends, Step};
 use super::failure::Failure;
 use super::hints::HintArgs;
+use super::input::{self, Damage, Kind};
 use super::observe;
 use super::output::Stdout;
-use super::process;
 use super::signals::Signals;
 use super::wakers::{FoundWakers, WakerArgs};
 use super::windows::{WindowArgs, WindowSink};
-use super::{decision, dsqs, source};
-use crate::config::Placement;
-use crate::host::{limits, open, topology, Roots};
+use super::{dsqs, messages, source};
+use crate::host::{limits, topology, Roots};
 use crate::profile::Profile;
 use crate::sample::places::CpuPlaces;
 use crate::sample::{Comm, Source};
-use crate::session::{Error, Outcome, Progress, SchedOptions, SchedSink, Session, Sink};
+use crate::session::{Error, HostOptions, Outcome, Progress, SchedOptions, SchedSink, Session, Sink};
 use scxprof_sched::report::{By, Order};
 
 const EXAMPLES: &str = "\
@@ -184,9 +183,7 @@ struct Observed {
     outcome: Outcome,
     /// What the recording lacks.
     lacks: Vec<String>,
-    damage: Vec<String>,
-    /// It was read from a trace.
-    is_trace: bool,
+    damage: Damage,
     status: Option<u8>,
 }
 
@@ -209,7 +206,7 @@ pub(super) fn run(args: &SchedArgs, stdout: Stdout) -> Result<(), Failure> {
     if args.by == What::Dsq && args.file.is_none() {
         dsqs::check(&Roots::default())?;
     }
-    let placement = args.config.as_deref().map(read_config).transpose()?;
+    let placement = input::given_configuration("--config", args.config.as_deref())?;
     // Before anything is opened, so that the command does not inherit our limits.
     let held = if args.command.is_empty() {
         None
@@ -219,23 +216,23 @@ pub(super) fn run(args: &SchedArgs, stdout: Stdout) -> Result<(), Failure> {
     let output = args.result.file.open(stdout)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let observed = match &args.file {
-        Some(path) if observe::is_trace(path) => read_trace(args, path, &signals)?,
-        Some(path) => read(args, path, &signals)?,
+        Some(path) => match input::kind(path) {
+            Kind::Trace => read_trace(args, path, &signals)?,
+            Kind::Profile | Kind::Unknown => read(args, path, &signals)?,
+        },
         None => watch(args, held, &signals)?,
     };
-    let Observed { stats, windows, outcome, lacks, damage, is_trace, status } = observed;
+    let Observed { stats, windows, outcome, lacks, damage, status } = observed;
     capture::say_notes(&outcome, None);
     for lack in &lacks {
         say!("note: {lack}");
     }
     let loss = outcome.loss.sched;
-    decision::say_loss(&outcome.loss, args.verbose > 0);
-    let damaged = (!damage.is_empty()).then(|| damage.join("; "));
+    messages::say_loss(&outcome.loss, args.verbose > 0);
     if stats.events() == 0 {
-        let what = if is_trace { "trace" } else { "profile" };
-        let why = damaged.map_or(String::new(), |damage| format!(": the {what} is damaged: {damage}"));
+        let why = damage.because(&format!("the {}", damage.what()));
         return Err(Failure::NoResult(match &args.file {
-            Some(path) if is_trace => {
+            Some(path) if damage.is_of_trace() => {
                 anyhow!("{} has no scheduling events{why}; `scxprof trace info` says what it has", path.display())
             }
             Some(path) => anyhow!(
@@ -258,33 +255,11 @@ pub(super) fn run(args: &SchedArgs, stdout: Stdout) -> Result<(), Failure> {
     let format = args.result.format();
     let text = format.render(|| print::document(args, &results), || print::text(args, &results))?;
     output.write(text.as_bytes(), true).map_err(Failure::NoResult)?;
-    if is_trace {
-        process::damaged_trace(&damage)?;
-    } else {
-        process::damaged(&damage)?;
-    }
-    match status {
-        Some(status) if status != 0 => Err(Failure::Command(status)),
-        _ => decision::check_sched_loss(args.tuning.max_loss.max_loss, &loss),
-    }
-}
-
-/// Bytes of a configuration that are read; those of scxprof have some kilobytes.
-const MAX_CONFIG: u64 = 16 << 20;
-
-pub(super) fn read_config(path: &Path) -> Result<Placement, Failure> {
-    placement("--config", path)
-}
-
-/// Reads the configuration that an option names.
-pub(super) fn placement(option: &str, path: &Path) -> Result<Placement, Failure> {
-    let read = || -> anyhow::Result<Placement> {
-        let mut text = String::new();
-        open::regular(path)?.take(MAX_CONFIG + 1).read_to_string(&mut text)?;
-        anyhow::ensure!(text.len() as u64 <= MAX_CONFIG, "it has more than {} MiB", MAX_CONFIG >> 20);
-        Ok(Placement::parse(&text)?)
-    };
-    read().with_context(|| format!("{option} {}", path.display())).map_err(Failure::Usage)
+    let mut ends = Ends::default();
+    ends.note(Step::Damage, damage.check());
+    ends.command(Ok(status));
+    ends.sched_loss(&args.tuning.max_loss, &loss);
+    ends.end()
 }
 
 /// Watches this host.
@@ -292,27 +267,25 @@ fn watch(args: &SchedArgs, held: Option<Held>, signals: &Signals) -> Result<Obse
     let roots = Roots::default();
     let mut cpus = topology::online_cpus(&roots).map_err(|error| Failure::Unsupported(error.into()))?;
     let mut stats = args.wakers.enable(SchedSink::new(topology::places(&roots, &cpus), Some(std::process::id())));
-    let mut builder = args
-        .tuning
-        .configure(Session::builder(), &roots)?
-        .sources(&[Source::Wakeups])
-        .sched(SchedOptions { irq: args.irq, dsq: true, ..SchedOptions::default() });
+    let mut builder = Session::builder().memory(args.tuning.memory(&roots)?);
+    let mut host = args.tuning.host(HostOptions {
+        sched: Some(SchedOptions { irq: args.irq, dsq: true, ..SchedOptions::default() }),
+        hints: args.hints.options(),
+        ..HostOptions::source(Source::Wakeups)
+    });
     if let Some(limit) = args.limit() {
         builder = builder.time(limit);
     }
     if let Some(list) = &args.cpus {
         cpus = capture::cpus(list, &roots)?;
-        builder = builder.cpus(&cpus);
-    }
-    if let Some(hints) = args.hints.options() {
-        builder = builder.hints(hints);
+        host.cpus.clone_from(&cpus);
     }
     let mut windows = WindowSink::new(&args.windows, cpus)?;
     if let Some(windows) = &mut windows {
         builder = builder.sink(windows);
     }
     limits::bound_realtime();
-    let session = builder.start().map_err(|error| match error {
+    let session = builder.host(host).start().map_err(|error| match error {
         Error::Start(error) => source::failure_of(error, source::Watched::Sched, args.verbose),
         error => Failure::Unsupported(error.into()),
     })?;
@@ -321,50 +294,34 @@ fn watch(args: &SchedArgs, held: Option<Held>, signals: &Signals) -> Result<Obse
     let watched = |ended: &mut dyn FnMut(Progress) -> bool| session.run_into(&mut stats, ended);
     let outcome = capture::watch(args.limit(), command.as_mut(), signals, tables.as_ref(), watched);
     let status = capture::end(command, signals)?;
-    Ok(Observed { stats, windows, outcome, lacks: Vec::new(), damage: Vec::new(), is_trace: false, status })
+    Ok(Observed { stats, windows, outcome, lacks: Vec::new(), damage: Damage::default(), status })
 }
 
 /// Reads a recording.
 fn read(args: &SchedArgs, path: &Path, signals: &Signals) -> Result<Observed, Failure> {
-    let mut profile: Profile = process::open(path, &|| signals.seen())?;
+    let mut profile: Profile = input::profile(path, &|| signals.seen())?;
     let memory = args.tuning.memory(&Roots::default())?;
     let lacks = profile.sched_lacks();
     let mut stats = args.wakers.enable(SchedSink::new(profile.places(), profile.own_pid()));
     let mut windows = WindowSink::new(&args.windows, Vec::new())?;
-    let mut builder = Session::builder().profile(&mut profile).memory(memory);
+    let mut builder = input::session(&mut profile, memory);
     if let Some(windows) = &mut windows {
         builder = builder.sink(windows);
     }
-    let session = builder.start().map_err(|error| Failure::Unsupported(error.into()))?;
-    let outcome = session.run_into(&mut stats, |_| signals.seen());
-    if signals.seen() {
-        return Err(process::interrupted());
-    }
-    Ok(Observed { stats, windows, outcome, lacks, damage: profile.damage(), is_trace: false, status: None })
+    let outcome = input::read(builder, &mut stats, &|| signals.seen())?;
+    let damage = Damage::of_profile(&profile);
+    Ok(Observed { stats, windows, outcome, lacks, damage, status: None })
 }
 
 /// Reads a trace of another tool.
 fn read_trace(args: &SchedArgs, path: &Path, signals: &Signals) -> Result<Observed, Failure> {
-    let mut trace = observe::open_trace(path)?;
+    let trace = input::trace(path)?;
     let mut stats = args.wakers.enable(SchedSink::new(CpuPlaces::default(), None));
     stats.unobserved_before(trace.observed_from().unwrap_or(0));
     let mut windows = WindowSink::new(&args.windows, Vec::new())?;
-    let mut sinks: Vec<&mut dyn Sink> = vec![&mut stats];
-    if let Some(windows) = &mut windows {
-        sinks.push(windows);
-    }
-    if observe::feed(&mut trace, path, &mut sinks, &|| signals.seen())? {
-        return Err(process::interrupted());
-    }
-    let info = trace.info();
+    let other = windows.as_mut().map(|windows| windows as &mut dyn Sink);
+    let info = input::read_trace(trace, path, other, &mut stats, &|| signals.seen())?.info();
     let lacks = observe::losses(&info);
-    Ok(Observed {
-        stats,
-        windows,
-        outcome: Outcome::default(),
-        lacks,
-        damage: info.damage,
-        is_trace: true,
-        status: None,
-    })
+    let damage = Damage::of_trace(info.damage);
+    Ok(Observed { stats, windows, outcome: Outcome::default(), lacks, damage, status: None })
 }

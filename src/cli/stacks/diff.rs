@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::super::failure::Failure;
 use super::super::output::Stdout;
-use super::super::{capture, decision, format, process};
+use super::super::{capture, format, messages};
 use super::read::read;
 use super::{Observed, StacksArgs};
 use crate::stacks::{self, Change, DiffLine};
@@ -36,14 +36,10 @@ pub(super) fn run(args: &StacksArgs, pair: &[PathBuf], stdout: Stdout) -> Result
     let output = args.result.file.open(stdout)?;
     let mut sides = Vec::new();
     for path in [a, b] {
-        let Observed { profile, outcome, damage, is_trace, .. } = read(args, path)?;
+        let Observed { profile, outcome, damage, .. } = read(args, path)?;
         capture::say_notes(&outcome, None);
-        decision::say_loss(&outcome.loss, args.verbose > 0);
-        if is_trace {
-            process::damaged_trace(&damage)?;
-        } else {
-            process::damaged(&damage)?;
-        }
+        messages::say_loss(&outcome.loss, args.verbose > 0);
+        damage.check()?;
         if profile.count() == 0 {
             return Err(Failure::NoResult(anyhow!("{} has no samples of {}", path.display(), profile.event)));
         }

@@ -12,15 +12,17 @@ use clap::{Args, ValueEnum};
 
 use super::args::{text, ResultArgs, INPUT, RESULT, WATCH};
 use super::capture::{self, TuningArgs, WatchArgs};
+use super::ends::{Ends, Step};
 use super::failure::Failure;
 use super::hints::HintArgs;
+use super::input::{self, Damage};
 use super::output::{Output, Readers, Stdout};
 use super::signals::Signals;
-use super::{decision, process};
+use super::{decision, messages};
 use crate::config::Placement;
 use crate::host::Roots;
 use crate::resolve::{symbolize, SymbolOptions, UnwindCounts, UNWIND_LIMIT};
-use crate::session::{default_event, parse_event, EventSpec, Outcome, Progress, Rate, Session, StackSink};
+use crate::session::{default_event, parse_event, EventSpec, HostOptions, Outcome, Progress, Rate, StackSink};
 use crate::stacks::{self, By, Profile};
 
 const EXAMPLES: &str = "\
@@ -242,7 +244,7 @@ pub(super) fn run(args: &StacksArgs, stdout: Stdout) -> Result<(), Failure> {
     if args.by == What::Subcell && args.config.is_none() {
         return Err(Failure::Usage(anyhow!("--by subcell needs --config, which has the cells")));
     }
-    let placement = args.config.as_deref().map(super::sched::read_config).transpose()?;
+    let placement = input::given_configuration("--config", args.config.as_deref())?;
     let output = args.result.file.open(stdout)?;
     let mut files = Vec::new();
     for (path, write) in args.files() {
@@ -252,18 +254,18 @@ pub(super) fn run(args: &StacksArgs, stdout: Stdout) -> Result<(), Failure> {
         }
         files.push((file, write));
     }
-    let Observed { mut profile, outcome, damage, is_trace, status } = match &args.file {
+    let Observed { mut profile, outcome, damage, status } = match &args.file {
         Some(path) => read::read(args, path)?,
         None => watch(args)?,
     };
     capture::say_notes(&outcome, None);
-    decision::say_loss(&outcome.loss, args.verbose > 0);
+    messages::say_loss(&outcome.loss, args.verbose > 0);
     if let Some(text) = outcome.unwound.as_ref().and_then(lacking) {
         say!("note: {text}");
     }
     place(&mut profile, placement.as_ref());
     if profile.count() == 0 {
-        let why = if damage.is_empty() { String::new() } else { format!(": it is damaged: {}", damage.join("; ")) };
+        let why = damage.because("it");
         return Err(Failure::NoResult(match &args.file {
             Some(path) => anyhow!("{} has no samples of {}{why}", path.display(), profile.event),
             None if outcome.loss.idle > 0 => anyhow!(
@@ -284,15 +286,11 @@ pub(super) fn run(args: &StacksArgs, stdout: Stdout) -> Result<(), Failure> {
     let format = args.result.format();
     let text = format.render(|| print::document(args, &profile, &outcome), || print::table(args, &profile))?;
     output.write(text.as_bytes(), true).map_err(Failure::NoResult)?;
-    if is_trace {
-        process::damaged_trace(&damage)?;
-    } else {
-        process::damaged(&damage)?;
-    }
-    match status {
-        Some(status) if status != 0 => Err(Failure::Command(status)),
-        _ => decision::check_loss(args.tuning.max_loss.max_loss, &outcome.loss),
-    }
+    let mut ends = Ends::default();
+    ends.note(Step::Damage, damage.check());
+    ends.command(Ok(status));
+    ends.loss(&args.tuning.max_loss, &outcome.loss);
+    ends.end()
 }
 
 /// Which stacks lack their outer functions, and why.
@@ -327,8 +325,7 @@ fn lacking(counts: &UnwindCounts) -> Option<String> {
 struct Observed {
     profile: Profile,
     outcome: Outcome,
-    damage: Vec<String>,
-    is_trace: bool,
+    damage: Damage,
     status: Option<u8>,
 }
 
@@ -339,13 +336,10 @@ fn watch(args: &StacksArgs) -> Result<Observed, Failure> {
     let event = event.map_err(|error| Failure::Usage(anyhow!("-e {error}")))?;
     let held = capture::hold(&args.watch, args.result.file.is_stdout())?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
-    let builder = args.tuning.configure(Session::builder(), &roots)?.stacks(event.clone());
-    let mut builder = capture::watched(&args.watch, builder)?;
-    if let Some(hints) = args.hints.options() {
-        builder = builder.hints(hints);
-    }
+    let host = HostOptions { hints: args.hints.options(), ..HostOptions::stacks(event.clone()) };
+    let wanted = capture::watched(&args.watch, &args.tuning, host)?;
     let begin = SystemTime::now();
-    let session = capture::start(&args.watch, 0, builder, held.as_ref())?;
+    let session = capture::start(&args.watch, 0, wanted, held.as_ref())?;
     let mut command = held.map(super::command::Held::release).transpose().map_err(Failure::Usage)?;
     let tables = (args.verbose > 1).then(|| session.tables());
     let mut sink = StackSink::default();
@@ -363,7 +357,7 @@ fn watch(args: &StacksArgs) -> Result<Observed, Failure> {
         Rate::Period(period) => (None, Some(period)),
     };
     profile.begin_unix = begin.duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs_f64());
-    Ok(Observed { profile, outcome, damage: Vec::new(), is_trace: false, status })
+    Ok(Observed { profile, outcome, damage: Damage::default(), status })
 }
 
 /// The profile with the names of its code; notes what it has not.

@@ -1,31 +1,25 @@
 //! Call stacks that were recorded: perf.data, traces and folded text.
 
-use std::io::BufReader;
 use std::path::Path;
 
 use anyhow::anyhow;
 
 use super::super::failure::Failure;
+use super::super::input::{self, Damage, Kind};
 use super::super::signals::Signals;
-use super::super::{observe, process};
 use super::{named, Observed, StacksArgs};
-use crate::host::{open, Roots};
-use crate::profile::{ChainEvent, Profile as Recording, ProfileError};
-use crate::session::{Outcome, Session, StackSink};
+use crate::host::Roots;
+use crate::profile::ChainEvent;
+use crate::session::{Outcome, StackSink};
 use crate::stacks::{parse_folded, FoldedError, FoldedStacks, TracedStacks};
-
-/// Events of a trace between two looks at whether to end.
-const BATCH: u64 = 1 << 14;
 
 /// Reads what the file is.
 pub(super) fn read(args: &StacksArgs, path: &Path) -> Result<Observed, Failure> {
-    if observe::is_trace(path) {
-        return of_trace(args, path);
+    match input::kind(path) {
+        Kind::Trace => of_trace(args, path),
+        Kind::Profile => of_recording(args, path),
+        Kind::Unknown => of_folded(args, path),
     }
-    if !path.is_dir() && matches!(Recording::check(path), Err(ProfileError::Unknown { .. })) {
-        return of_folded(args, path);
-    }
-    of_recording(args, path)
 }
 
 fn of_recording(args: &StacksArgs, path: &Path) -> Result<Observed, Failure> {
@@ -33,7 +27,7 @@ fn of_recording(args: &StacksArgs, path: &Path) -> Result<Observed, Failure> {
     let stop = || signals.seen();
     let roots = Roots::default();
     let memory = args.tuning.memory(&roots)?;
-    let mut recording = process::open(path, &stop)?;
+    let mut recording = input::profile(path, &stop)?;
     let wanted = args.event.as_deref();
     let all = recording.stack_events();
     let Some(event) = recording.stack_event(wanted) else {
@@ -47,16 +41,12 @@ fn of_recording(args: &StacksArgs, path: &Path) -> Result<Observed, Failure> {
         return Err(Failure::NoResult(anyhow!("{} has no call chains{of}{but}", path.display())));
     };
     let mut sink = StackSink::of_events(&event.numbers);
-    let session = Session::builder().profile(&mut recording).memory(memory).start();
-    let outcome = session.map_err(|error| Failure::Unsupported(error.into()))?.run_into(&mut sink, |_| stop());
-    if stop() {
-        return Err(process::interrupted());
-    }
+    let outcome = input::read(input::session(&mut recording, memory), &mut sink, &stop)?;
     say_others(&all, &sink, wanted.is_some());
     let begin = recording.recorded_here(&roots);
     let mut profile = named(args, &sink, &outcome, (begin, roots));
     (profile.event, profile.is_clock) = (event.name, event.is_clock);
-    Ok(Observed { profile, outcome, damage: recording.damage(), is_trace: false, status: None })
+    Ok(Observed { profile, outcome, damage: Damage::of_profile(&recording), status: None })
 }
 
 /// Says which samples with call stacks were left out, unless the user selected some.
@@ -73,15 +63,8 @@ fn say_others(all: &[ChainEvent], sink: &StackSink, is_selected: bool) {
 
 fn of_trace(args: &StacksArgs, path: &Path) -> Result<Observed, Failure> {
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
-    let mut trace = observe::open_trace(path)?;
-    let (mut stacks, mut count) = (TracedStacks::default(), 0u64);
-    while let Some(event) = trace.next_event().map_err(|error| observe::failed(&error, path))? {
-        stacks.take(&event);
-        count += 1;
-        if count.is_multiple_of(BATCH) && signals.seen() {
-            return Err(process::interrupted());
-        }
-    }
+    let mut stacks = TracedStacks::default();
+    let trace = input::read_trace(input::trace(path)?, path, None, &mut stacks, &|| signals.seen())?;
     if stacks.left_out() > 0 {
         say!("note: {} call stacks are left out: there are too many different ones", stacks.left_out());
     }
@@ -95,13 +78,11 @@ fn of_trace(args: &StacksArgs, path: &Path) -> Result<Observed, Failure> {
             _ => anyhow!("{} has no call stacks", path.display()),
         }));
     };
-    Ok(Observed { profile, outcome: Outcome::default(), damage: trace.damage(), is_trace: true, status: None })
+    Ok(Observed { profile, outcome: Outcome::default(), damage: Damage::of_trace(trace.damage()), status: None })
 }
 
 fn of_folded(args: &StacksArgs, path: &Path) -> Result<Observed, Failure> {
-    let file =
-        open::regular(path).map_err(|error| Failure::Usage(anyhow!("cannot open {}: {error}", path.display())))?;
-    let FoldedStacks { mut profile, notes } = parse_folded(BufReader::new(file)).map_err(|error| match error {
+    let FoldedStacks { mut profile, notes } = parse_folded(input::text(path)?).map_err(|error| match error {
         FoldedError::Line { line: 1 } => Failure::Usage(anyhow!(
             "{} is none of: a perf.data or a profile of `record`, a trace, folded stacks (its first line is none)",
             path.display()
@@ -113,5 +94,5 @@ fn of_folded(args: &StacksArgs, path: &Path) -> Result<Observed, Failure> {
     }
     // The text does not say of what it is.
     profile.event = args.event.clone().unwrap_or_else(|| "folded stacks".to_owned());
-    Ok(Observed { profile, outcome: Outcome::default(), damage: Vec::new(), is_trace: false, status: None })
+    Ok(Observed { profile, outcome: Outcome::default(), damage: Damage::default(), status: None })
 }

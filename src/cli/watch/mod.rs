@@ -314,11 +314,11 @@ impl Watcher<'_> {
     /// Samples one slice; `None` if there were no samples.
     fn sample(&mut self, slice: Duration) -> Result<Option<Evidence>, Failure> {
         let wanted = &self.args.capture;
-        let builder =
-            self.args.decision.configure(capture::builder(wanted)?, super::decision::Named::Nothing).time(slice);
+        let (builder, host) = capture::builder(wanted)?;
+        let builder = builder.analysis(self.args.decision.analysis(super::decision::Named::Nothing)).time(slice);
         // Which source it is, is said once.
         let start = if self.is_first { capture::start } else { capture::begin };
-        let session = start(&wanted.watch, self.args.verbose, builder, None)?;
+        let session = start(&wanted.watch, self.args.verbose, (builder, host), None)?;
         let signals = &self.signals;
         let sampled = session.run_until(|_| signals.seen());
         self.totals.lost += sampled.outcome.loss.lost();

@@ -1,6 +1,5 @@
 //! A capture of the kernel's events: from the start of the workers to the last sample in the sink.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,7 +7,7 @@ use crossbeam_channel::RecvTimeoutError;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::rescan::ProcfsRescan;
-use crate::bpf::{self, Watch};
+use crate::bpf::Watch;
 use crate::host::aside;
 use crate::host::clock::boottime_ns;
 use crate::host::priority;
@@ -22,10 +21,11 @@ use crate::sampler::attr::Feature;
 use crate::sampler::event::CHAIN_SIZE;
 use crate::sampler::loss::Loss;
 use crate::sampler::tee::Tee;
-use crate::sampler::{self, Running, Sampler, Target};
+use crate::sampler::{Running, Sampler, SamplerOptions, Target};
 use crate::session::error::SessionError;
 use crate::session::inlet::Inlet;
 use crate::session::namer::{Accesses, Namer, Recoverer, Wakeups};
+use crate::session::options::HostOptions;
 use crate::session::order::Order;
 use crate::session::origin::{Ending, Filled, Origin};
 use crate::session::pipeline::{self, Names, Pipeline};
@@ -41,23 +41,19 @@ const SNAPSHOT_SIZE: usize = 2048;
 
 /// The options of a running capture.
 #[derive(Debug)]
-pub(in super::super) struct CaptureOptions {
+pub(super) struct CaptureOptions {
     /// What to sample and how.
-    pub(in super::super) sampler: sampler::SamplerOptions,
+    pub(super) sampler: SamplerOptions,
+    /// All that is not in `sampler`: which hints to follow, what to record.
+    pub(super) host: HostOptions,
     /// The directories under which the host is read.
-    pub(in super::super) roots: Roots,
+    pub(super) roots: Roots,
     /// Bytes for queues and caches, without the rings.
-    pub(in super::super) memory: usize,
-    /// Which task hints to follow, if any.
-    pub(in super::super) hints: Option<bpf::HintOptions>,
-    /// The directory of a profile to record, if any.
-    pub(in super::super) record: Option<PathBuf>,
+    pub(super) memory: usize,
     /// Where the files of unwound code are.
-    pub(in super::super) symbols: SymbolOptions,
-    /// Keeps the memory in samples.
-    pub(in super::super) keep_memory: bool,
+    pub(super) symbols: SymbolOptions,
     /// For the source `wakeups`: the processes that are watched with what they fork; `None` for all.
-    pub(in super::super) only: Option<FxHashSet<u32>>,
+    pub(super) only: Option<FxHashSet<u32>>,
 }
 
 /// Bytes of registers and of the stack in each sample, if stacks are unwound from them.
@@ -124,7 +120,7 @@ impl Capture {
     /// # Errors
     /// [`SessionError`]; then all events are closed.
     pub(super) fn start(options: &CaptureOptions) -> Result<Self, SessionError> {
-        let CaptureOptions { sampler: sampling, roots, memory, .. } = options;
+        let CaptureOptions { sampler: sampling, host, roots, memory, .. } = options;
         let cgroups = Cgroups::new(roots)?;
         let sampler = Sampler::open(sampling)?;
         let opened = boottime_ns();
@@ -135,7 +131,7 @@ impl Capture {
         }
         // Before the first sample, so that each has its thread's hint.
         let mut no_hints = None;
-        let watch = match options.hints.as_ref().map(|hints| Watch::start(hints, &roots.proc)) {
+        let watch = match host.hints.as_ref().map(|hints| Watch::start(hints, &roots.proc)) {
             Some(Ok(watch)) => {
                 notes.extend_from_slice(watch.notes());
                 Some(watch)
@@ -149,11 +145,11 @@ impl Capture {
         };
         let cgroups_of_threads =
             if sampler.features().has(Feature::Cgroup) { None } else { Some(Cgroups::new(roots)?) };
-        let recorder = match &options.record {
+        let recorder = match &host.record {
             Some(dir) => {
-                let (source, keep_memory) = (sampling.source, options.keep_memory);
+                let (source, keep_memory) = (sampling.source, host.keep_memory);
                 let watched = options.only.as_ref().map(|pids| pids.iter().copied().collect());
-                let has_hints = options.hints.is_some();
+                let has_hints = host.hints.is_some();
                 Some(Arc::new(Recorder::new(&sampler, source, roots, has_hints, keep_memory, watched, dir)?))
             }
             None => None,
@@ -183,7 +179,7 @@ impl Capture {
             Some(recorder) => Namer::of_recorder(memory / 8, child, accesses, recorder),
             None => Namer::of_host(roots, memory / 8, child, accesses, cgroups_of_threads),
         };
-        if options.hints.is_some() {
+        if host.hints.is_some() {
             namer = namer.with_hints(no_hints);
         }
         if sampling.source == Source::Stacks && stack_size(options) > 0 {

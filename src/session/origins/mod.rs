@@ -12,8 +12,8 @@ mod start;
 mod trace;
 
 pub use feed::{Batch, Feed};
-pub(super) use kernel::{Capture, CaptureOptions};
-pub(super) use start::{start_first, threads_of};
+pub(super) use kernel::Capture;
+pub(super) use start::start_host;
 pub use trace::TraceInput;
 
 pub(super) use feed::run as run_feed;

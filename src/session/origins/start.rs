@@ -1,14 +1,20 @@
 //! Starts a capture with the first source that works, so that every thread of the requested processes is watched.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 
 use super::kernel::{Capture, CaptureOptions};
-use crate::host::{proc, tasks, Roots};
+use crate::host::namespace::{self, PidNamespace};
+use crate::host::{self, priority, proc, tasks, topology, Roots};
+use crate::resolve::{Cgroups, SymbolOptions};
 use crate::sample::Source;
-use crate::sampler::Target;
-use crate::session::error::{NoProcess, NotStarted, SessionError, Skipped};
+use crate::sampler::{SamplerOptions, Target};
+use crate::session::error::{Error, NoProcess, NotStarted, SessionError, Skipped};
+use crate::session::options::{HostOptions, Whose};
 
 /// How often the threads of processes are listed again while their events are opened.
 const TRIES: usize = 5;
@@ -41,12 +47,82 @@ fn tasks_of(pids: &[u32], roots: &Roots) -> Result<Vec<Task>, NoProcess> {
     Ok(found)
 }
 
-/// The thread ids of processes, which must all exist, and of their descendants.
+/// A capture of this host that has started.
+#[derive(Debug)]
+pub(in super::super) struct Started {
+    pub(in super::super) capture: Capture,
+    pub(in super::super) source: Source,
+    pub(in super::super) skipped: Skipped,
+    /// The processes that are watched, if not the whole host is.
+    pub(in super::super) pids: Vec<u32>,
+}
+
+/// Starts to sample this host with the first source that works, within `memory` bytes.
 ///
 /// # Errors
-/// The first that does not.
-pub(in super::super) fn threads_of(pids: &[u32], roots: &Roots) -> Result<Vec<u32>, NoProcess> {
-    Ok(tasks_of(pids, roots)?.into_iter().map(|task| task.tid).collect())
+/// [`Error`]; then all events are closed.
+pub(in super::super) fn start_host(
+    mut host: HostOptions,
+    roots: &Roots,
+    memory: usize,
+    symbols: SymbolOptions,
+) -> Result<Started, Error> {
+    let _raised = host.priority().and_then(|_| priority::raise().ok());
+    let child_pid_namespace = match namespace::pid_namespace(roots) {
+        PidNamespace::ProcfsElsewhere { ours, .. } => {
+            return Err(Error::ProcfsElsewhere { proc: roots.proc.clone(), ours })
+        }
+        namespace => matches!(namespace, PidNamespace::Child),
+    };
+    if host.record.is_some() && host.hardware.batched {
+        return Err(Error::BatchedRecording);
+    }
+    if host.sources == [Source::Wakeups] && matches!(host.whose, Whose::Cgroup(_) | Whose::Target(Target::Cgroup(_))) {
+        return Err(Error::WakeupsOfCgroup);
+    }
+    let all_cpus = host.cpus.is_empty();
+    let cpus = if all_cpus { topology::online_cpus(roots)? } else { std::mem::take(&mut host.cpus) };
+    let mut pids = Vec::new();
+    let target = match std::mem::take(&mut host.whose) {
+        Whose::Host => Target::System,
+        Whose::Target(target) => target,
+        Whose::Pids(of) => {
+            pids = of;
+            let tids = tasks_of(&pids, roots)?.into_iter().map(|task| task.tid).collect();
+            Target::Tasks { tids, enable_on_exec: false }
+        }
+        Whose::Cgroup(path) => Target::Cgroup(Arc::new(open_cgroup(&path, roots)?)),
+    };
+    let sampler = SamplerOptions {
+        source: Source::Faults,
+        freq: host.freq,
+        target,
+        cpus,
+        all_cpus,
+        mmap_pages: host.mmap_pages,
+        workers: host.workers,
+        realtime: host.priority(),
+        features: host.features,
+        hardware: host.hardware.clone(),
+        sched: host.sched,
+        proc: roots.proc.clone(),
+        sys: roots.sys.clone(),
+        child_pid_namespace,
+        raise_open_files: host.raise_open_files,
+        stacks: host.stacks.take(),
+        snapshots: true,
+    };
+    let sources = std::mem::take(&mut host.sources);
+    let mut options = CaptureOptions { sampler, host, roots: roots.clone(), memory, symbols, only: None };
+    let (capture, skipped) = start_first(&mut options, &sources, &pids)?;
+    Ok(Started { capture, source: options.sampler.source, skipped, pids })
+}
+
+fn open_cgroup(path: &Path, roots: &Roots) -> Result<OwnedFd, Error> {
+    let mut cgroups = Cgroups::new(roots)?;
+    let dir = cgroups.find(path).map_err(Error::NoCgroup)?.dir;
+    let file = File::open(&dir).map_err(|source| Error::NoCgroup(host::Error::Read { path: dir, source }))?;
+    Ok(file.into())
 }
 
 /// The process of a thread.
@@ -59,7 +135,7 @@ fn process_of(tid: u32, roots: &Roots) -> Option<u32> {
 ///
 /// # Errors
 /// [`NotStarted`]: the last source does not work here, or one fails for another reason.
-pub(in super::super) fn start_first(
+fn start_first(
     options: &mut CaptureOptions,
     sources: &[Source],
     pids: &[u32],

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{bail, ensure, Context, Result};
 use scxprof::resolve::Cgroups;
 use scxprof::sample::{CpuMode, Sample, Source, PAGE_SIZE};
-use scxprof::session::{Outcome, Sink};
+use scxprof::session::{HostOptions, Outcome, Sink};
 use scxprof::testing::sampler::{Hardware, Pace};
 use scxprof::Session;
 
@@ -125,7 +125,8 @@ fn wanted(arguments: &[String]) -> Result<Wanted> {
 /// `vm-check samples source=SOURCE [ldlat=N] [filter=N] [rate=N] [period=N] [freq=N] [stores=1] [kernel=1] [OPTIONS OF workload]`
 pub fn check(arguments: &[String]) -> Result<()> {
     let wanted = wanted(arguments)?;
-    let session = Session::builder().sources(&[wanted.source]).hardware(wanted.hardware.clone()).start()?;
+    let options = HostOptions { hardware: wanted.hardware.clone(), ..HostOptions::source(wanted.source) };
+    let session = Session::builder().host(options).start()?;
     // What is sent from here on is read; the probe of the source has ended.
     fs::write(truth::SAMPLES, "\n").context(truth::SAMPLES)?;
     let mut workload = Workload::start(&wanted.workload)?;

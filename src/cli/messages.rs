@@ -1,0 +1,252 @@
+//! What commands say about samples, losses and decisions: the sentences and tables, not when they are printed.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use anyhow::anyhow;
+
+use super::input::Damage;
+use super::say::say_lines;
+use super::{cgroups, hints};
+use crate::host::priority::NICE;
+use crate::outcome::FRAMES_HIDDEN;
+use crate::report::{self, Report};
+use crate::sample::Source;
+use crate::sampler::loss::Loss;
+use crate::session::{Outcome, RecoveryStats, Sampled};
+use scxprof_recover::Unrecovered;
+
+/// The letters of methods as [`crate::sample::Method`] has them, in words.
+const METHODS: [(&str, &str); 7] = [
+    ("a", "at the ip"),
+    ("c", "before it, registers unchanged"),
+    ("b", "after it, registers unchanged"),
+    ("e", "after it, emulated"),
+    ("i", "before it, computed backwards"),
+    ("r", "before it, replayed"),
+    ("m", "after it, with memory that may have changed"),
+];
+
+/// Why there are unresolved gathers: see [`Unrecovered::Gather`].
+const GATHERS: &str =
+    "Gathers and scatters: their indices are in vector registers. The kernel gives these only with PEBS of \
+                       Intel cores, not with a timer";
+
+/// Who was sampled and how, for `-v`.
+pub(super) fn summary(verbose: u8, sampled: &Sampled) -> String {
+    let Sampled { decider, outcome, .. } = sampled;
+    let source = decider.source();
+    let Outcome { duration, events, samples, accesses, .. } = outcome;
+    let seconds = duration.as_secs_f64();
+    let mut text = format!("Source: {source} ({})\n", source.coverage());
+    let _ = writeln!(text, "Sampled {seconds:.1} s: {events} events, {samples} samples, {accesses} accesses");
+    if let Some(priority) = outcome.realtime {
+        let _ = writeln!(text, "Readers: SCHED_FIFO, priority {priority}, all else of scxprof nice {NICE}");
+    }
+    if let Some(recovery) = &outcome.recovery {
+        text.push_str(&yield_text(verbose, recovery));
+        text.push('\n');
+    }
+    text + &report::summary(decider.specs(), decider.tally(), verbose > 1) + &cgroups::text(&decider.sampled_cgroups())
+}
+
+/// Messages about the samples: losses always, the summary with -v.
+pub(super) fn say_sampled(verbose: u8, sampled: &Sampled) {
+    let outcome = &sampled.outcome;
+    let loss = outcome.loss;
+    if verbose > 0 {
+        say_lines(&summary(verbose, sampled));
+    }
+    if let Some(hints) = &outcome.hints {
+        hints::report(hints, verbose);
+    }
+    say_loss(&loss, verbose > 0 || outcome.accesses == 0);
+    if verbose > 1 {
+        loss.harmless().iter().for_each(|line| say!("note: {line}"));
+    }
+    if loss.lost() > 0 || verbose > 0 {
+        say!("{:.3} % of the samples were lost ({} of {})", loss.percent(), loss.lost(), loss.total());
+    }
+}
+
+/// Reports each `--cell` that matches nothing.
+pub(super) fn say_unmatched(cells: &[String], sampled: &Sampled) {
+    let groups = sampled.decider.specs().specs();
+    for (group, (given, _)) in cells.iter().zip(groups).enumerate() {
+        if sampled.decider.tally().spec_total(group) <= 0.0 {
+            say!(
+                "note: --cell {given}: no sampled cgroup matches it (earlier --cell options win); the cell is omitted"
+            );
+        }
+    }
+}
+
+/// Reports what was lost, and what was `left_out` if requested.
+pub(super) fn say_loss(loss: &Loss, left_out: bool) {
+    let left_out = if left_out { loss.left_out() } else { Vec::new() };
+    for line in left_out.into_iter().chain(loss.lines()) {
+        say!("note: {line}");
+    }
+}
+
+/// The timer source's yield, for display.
+fn yield_text(verbose: u8, recovery: &RecoveryStats) -> String {
+    let list = |counts: &BTreeMap<&str, u64>| {
+        counts.iter().map(|(what, count)| format!("{what} {count}")).collect::<Vec<_>>().join(", ")
+    };
+    let mut lines = vec![format!(
+        "Recovered: {} of {} user samples ({:.1}%){}",
+        recovery.recovered,
+        recovery.user_samples,
+        recovery.share() * 100.0,
+        if recovery.by_method.is_empty() {
+            String::new()
+        } else {
+            let methods = METHODS.iter().filter_map(|(letter, words)| {
+                recovery.by_method.get(letter).map(|count| format!("{letter} {count} ({words})"))
+            });
+            format!("; addresses by method: {}", methods.collect::<Vec<_>>().join(", "))
+        }
+    )];
+    if !recovery.unrecovered.is_empty() {
+        lines.push(format!("Not recoverable: {}", list(&recovery.unrecovered)));
+    }
+    if recovery.operands > 0 {
+        // Samples that gave an address can lack others: what a part of the code accesses may be missing.
+        let reasons = list(&recovery.unresolved_operands);
+        lines.push(format!(
+            "Memory operands near the samples: {}, {:.1}% of them unresolved{}{reasons}",
+            recovery.operands,
+            recovery.unresolved_share() * 100.0,
+            if reasons.is_empty() { "" } else { ": " }
+        ));
+    }
+    if verbose > 1 {
+        lines.extend(
+            recovery.unresolved_places.iter().map(|place| {
+                format!("Never resolved: the operand of {place}, {} times ({})", place.times, place.reason)
+            }),
+        );
+    }
+    if recovery.unresolved_operands.contains_key(Unrecovered::Gather.name()) {
+        lines.push(GATHERS.to_owned());
+    }
+    if recovery.code_unsettled > 0 {
+        lines.push(format!("Code in memory that may have changed since it ran: {} times", recovery.code_unsettled));
+    }
+    if recovery.absent_pages > 0 {
+        lines.push(format!("Addresses without a page: {}", recovery.absent_pages));
+    }
+    if recovery.unmapped_pages > 0 {
+        lines.push(format!(
+            "Addresses in mappings that moved, before these were read again: {}",
+            recovery.unmapped_pages
+        ));
+    }
+    if !recovery.frames_visible {
+        lines.push(FRAMES_HIDDEN.to_owned());
+    }
+    lines.join("\n")
+}
+
+/// The tables of `-v` and `-vv`.
+pub(super) fn tables(verbose: u8, report: &Report) -> String {
+    let mut text = report::table(report);
+    if let Some(wakeups) = &report.wakeups {
+        text.push_str(&wakeups.text());
+    }
+    if verbose > 1 {
+        text.push_str(&report::matrix(report));
+        text.push_str(&report::hot_lines(report));
+    }
+    text
+}
+
+/// What to do if no sample has an address of user memory; `None` if one has, or there are no samples.
+pub(super) fn without_address(outcome: &Outcome, source: Source) -> Option<String> {
+    let Loss { no_user_address, no_memory_op, .. } = outcome.loss;
+    let all = outcome.accesses + no_memory_op;
+    if all == 0 || outcome.accesses > no_user_address {
+        return None;
+    }
+    let help = match source {
+        Source::Recorded => ": record with `perf mem record`, or with `perf record -d` of an event that has one",
+        _ => "",
+    };
+    Some(format!("none of the {all} samples has a data address{help}"))
+}
+
+/// Why a capture has no samples.
+pub(super) fn no_samples(outcome: &Outcome, source: Source) -> anyhow::Error {
+    let seconds = outcome.duration.as_secs_f64();
+    if let Some(sentence) = without_address(outcome, source) {
+        anyhow!("no usable samples: {sentence}")
+    } else if source == Source::Wakeups && outcome.events > 0 {
+        anyhow!("no usable samples in {seconds:.1} s: no thread that was watched woke another one")
+    } else if outcome.events == 0 {
+        anyhow!(
+            "no usable samples in {seconds:.1} s: what was watched used almost no CPU time; sample longer (-t), or watch other \
+             processes"
+        )
+    } else if outcome.loss.total() == 0 && outcome.loss.left_out().is_empty() {
+        anyhow!(
+            "no usable samples in {seconds:.1} s: {} events were counted, and none of them gave a sample",
+            outcome.events
+        )
+    } else {
+        anyhow!(
+            "no usable samples in {seconds:.1} s, although {} events were counted: see the counts above",
+            outcome.events
+        )
+    }
+}
+
+/// Why a recording has no samples.
+pub(super) fn no_recorded_samples(
+    outcome: &Outcome,
+    source: Source,
+    unselected: Option<String>,
+    damage: &Damage,
+) -> anyhow::Error {
+    if let Some(unselected) = unselected {
+        return anyhow!(unselected);
+    }
+    let damaged = damage.list().map(|list| format!("the profile is damaged: {list}"));
+    let reasons: Vec<String> = damaged.into_iter().chain(without_address(outcome, source)).collect();
+    if !reasons.is_empty() {
+        anyhow!("no usable samples: {}", reasons.join("; "))
+    } else if outcome.events == 0 {
+        anyhow!("no usable samples: the recording has none")
+    } else {
+        anyhow!("no usable samples, although {} events were recorded: see the counts above", outcome.events)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::UnresolvedPlace;
+
+    #[test]
+    fn operands_without_an_address_stand_beside_the_samples_with_one() {
+        let file = "/usr/lib/libx.so".to_owned();
+        let reason = Unrecovered::Gather.name();
+        let recovery = RecoveryStats {
+            user_samples: 100,
+            recovered: 99,
+            operands: 400,
+            unresolved_operands: [(reason, 90), (Unrecovered::Overwritten.name(), 10)].into(),
+            unresolved_places: vec![UnresolvedPlace { file, offset: 0x1234, times: 90, reason }],
+            frames_visible: true,
+            ..RecoveryStats::default()
+        };
+        let operands =
+            "Recovered: 99 of 100 user samples (99.0%)\nMemory operands near the samples: 400, 25.0% of them \
+                        unresolved: gather or scatter 90, registers overwritten 10";
+        assert_eq!(yield_text(1, &recovery), format!("{operands}\n{GATHERS}"));
+        let place = "Never resolved: the operand of libx.so+0x1234, 90 times (gather or scatter)";
+        assert_eq!(yield_text(2, &recovery), format!("{operands}\n{place}\n{GATHERS}"));
+        let recovery = RecoveryStats { unresolved_operands: BTreeMap::new(), ..recovery };
+        assert!(yield_text(1, &recovery).ends_with("\nMemory operands near the samples: 400, 0.0% of them unresolved"));
+    }
+}
