@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use scxprof::evidence::{file, Class, Evidence, Key, Kind, Scope, Sum, Sums, PARTS};
+use scxprof::evidence::{file, Class, Evidence, Key, RowKind, Scope, Sum, Sums, PARTS};
 
 /// Classes of a group that shares memory.
 pub const GROUP: usize = 5;
@@ -99,7 +99,7 @@ impl Fleet {
         let mut evidence = Evidence::default();
         for (place, (name, matches)) in (0..).zip(SPECS) {
             let class = Class { cell: name.into(), cgroup: matches.into(), ..Class::default() };
-            evidence.add(Key { part: place, ..Key::of(Kind::Spec, &scope, &class) }, &once)?;
+            evidence.add(Key { part: place, ..Key::of(RowKind::Spec, &scope, &class) }, &once)?;
         }
         let mut parts = vec![(0.0, 0.0); PARTS as usize];
         let mut samples_of_run = 0.0;
@@ -107,7 +107,7 @@ impl Fleet {
             let cgroup = format!("/workload.slice/workload-tw-service{}.allotment.slice", letters(cell));
             let of =
                 |comm: String| Class { cell: "allotment".into(), cgroup: cgroup.clone(), comm, ..Class::default() };
-            evidence.add(Key::of(Kind::Cell, &scope, &of(String::new())), &once.with(Sum::Cgroups, 1))?;
+            evidence.add(Key::of(RowKind::Cell, &scope, &of(String::new())), &once.with(Sum::Cgroups, 1))?;
             let classes: Vec<(Class, f64, f64)> = (0..self.classes)
                 .map(|class| {
                     let threads = 2.0 + (random.next() % 6) as f64;
@@ -123,7 +123,7 @@ impl Fleet {
                     .with_value(Sum::Misses, counted * 1.5)
                     .with_value(Sum::Counted, *counted)
                     .with(Sum::Lines, random.count(counted * 0.7) as u64);
-                evidence.add(Key::of(Kind::Class, &scope, class), &sums)?;
+                evidence.add(Key::of(RowKind::Class, &scope, class), &sums)?;
             }
             for (at, a) in classes.iter().enumerate() {
                 for (to, b) in classes.iter().enumerate().skip(at) {
@@ -147,9 +147,9 @@ impl Fleet {
             }
         }
         let run = once.with(Sum::Duration, 60_000).with_value(Sum::Samples, samples_of_run);
-        evidence.add(Key::new(Kind::Run, &scope), &run.with(Sum::Lost, random.next() % 10))?;
+        evidence.add(Key::new(RowKind::Run, &scope), &run.with(Sum::Lost, random.next() % 10))?;
         for (part, (possible, shared)) in (0..).zip(parts) {
-            let key = Key { host: format!("host{host:06}"), part, ..Key::new(Kind::Host, &scope) };
+            let key = Key { host: format!("host{host:06}"), part, ..Key::new(RowKind::Host, &scope) };
             evidence.add(key, &once.with_value(Sum::Possible, possible).with_value(Sum::Shared, shared))?;
         }
         Ok(evidence)

@@ -15,6 +15,8 @@
 mod dsq;
 #[cfg(feature = "bpf")]
 mod event;
+#[cfg(feature = "bpf")]
+mod hint_watch;
 mod hints;
 #[cfg(feature = "bpf")]
 mod map;
@@ -27,14 +29,14 @@ mod refusal;
 mod snapshot;
 #[cfg(feature = "bpf")]
 mod trials;
-#[cfg(feature = "bpf")]
-mod watch;
 mod watched;
 #[cfg(not(feature = "bpf"))]
 mod without;
 
 #[cfg(feature = "bpf")]
 pub(crate) use dsq::{DsqOutputs, Dsqs};
+#[cfg(feature = "bpf")]
+pub(crate) use hint_watch::HintWatch;
 pub use hints::{HintOptions, HintsError, MapRef, MapRefError};
 #[cfg(feature = "bpf")]
 pub(crate) use operand::{SnapshotOutputs, Snapshots, WantedMap};
@@ -43,11 +45,9 @@ pub use refusal::{Refusal, Step};
 #[cfg(feature = "bpf")]
 #[doc(hidden)]
 pub use trials::trials;
-#[cfg(feature = "bpf")]
-pub(crate) use watch::Watch;
 pub(crate) use watched::{Clockwork, Watched};
 #[cfg(not(feature = "bpf"))]
 #[doc(hidden)]
 pub use without::trials;
 #[cfg(not(feature = "bpf"))]
-pub(crate) use without::{DsqOutputs, Dsqs, SnapshotOutputs, Snapshots, WantedMap, Watch};
+pub(crate) use without::{DsqOutputs, Dsqs, HintWatch, SnapshotOutputs, Snapshots, WantedMap};

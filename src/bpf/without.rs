@@ -14,9 +14,9 @@ use scxprof_recover::Wanted;
 
 /// A watch that never starts.
 #[derive(Debug)]
-pub enum Watch {}
+pub enum HintWatch {}
 
-impl Watch {
+impl HintWatch {
     /// Returns the error that it is not built in.
     ///
     /// # Errors

@@ -14,7 +14,7 @@ use super::output::Stdout;
 use super::signals::Signals;
 use crate::sample::places::{CpuPlace, CpuPlaces};
 use scxprof_base::columns::aligned;
-use scxprof_trace::analyze::{Analysis, Id, Method, Options, Report, Table, Unavailable};
+use scxprof_trace::analyze::{Analysis, Id, Method, Options, Report, TextTable, Unavailable};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -127,7 +127,7 @@ fn text(report: &Report, losses: &[String], is_chosen: bool) -> String {
     for outcome in &report.analyses {
         let analyser = outcome.id().analyser();
         let _ = writeln!(text, "== {}: {}", analyser.id.name(), analyser.says);
-        for Table { title, rows } in outcome.tables() {
+        for TextTable { title, rows } in outcome.tables() {
             if rows.is_empty() {
                 continue;
             }

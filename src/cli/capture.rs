@@ -33,7 +33,7 @@ const SIMILAR_CGROUPS: usize = 3;
 #[derive(Debug, Args)]
 pub(super) struct CaptureArgs {
     #[command(flatten)]
-    pub(super) watch: WatchArgs,
+    pub(super) watch: WhoseArgs,
     #[command(flatten)]
     from: SourceArgs,
     #[command(flatten)]
@@ -44,7 +44,7 @@ pub(super) struct CaptureArgs {
 
 /// What to sample.
 #[derive(Debug, Args)]
-pub(super) struct WatchArgs {
+pub(super) struct WhoseArgs {
     /// The whole host (the default); with a COMMAND: while the command runs
     #[arg(short = 'a', long = "all-cpus", help_heading = WATCH, conflicts_with_all = ["pids", "cgroup"])]
     all: bool,
@@ -125,7 +125,7 @@ fn power_of_two(text: &str) -> Result<usize, String> {
     }
 }
 
-impl WatchArgs {
+impl WhoseArgs {
     /// Where the host is read.
     pub(super) fn roots(&self) -> Roots {
         Roots { cgroup: self.cgroup_root.clone(), ..Roots::default() }
@@ -178,7 +178,7 @@ pub(super) fn builder<'a>(args: &CaptureArgs) -> Result<(Builder<'a>, HostOption
 
 /// The same with `host`, which says how to sample.
 pub(super) fn watched<'a>(
-    args: &WatchArgs,
+    args: &WhoseArgs,
     tuning: &TuningArgs,
     host: HostOptions,
 ) -> Result<(Builder<'a>, HostOptions), Failure> {
@@ -211,7 +211,7 @@ pub(super) fn watched<'a>(
 }
 
 /// The held command, if there is one.
-pub(super) fn hold(args: &WatchArgs, stdout_is_taken: bool) -> Result<Option<Held>, Failure> {
+pub(super) fn hold(args: &WhoseArgs, stdout_is_taken: bool) -> Result<Option<Held>, Failure> {
     if args.command.is_empty() {
         return Ok(None);
     }
@@ -220,7 +220,7 @@ pub(super) fn hold(args: &WatchArgs, stdout_is_taken: bool) -> Result<Option<Hel
 
 /// Starts with the held command, if any, and reports which sources do not work here.
 pub(super) fn start<'a>(
-    args: &WatchArgs,
+    args: &WhoseArgs,
     verbose: u8,
     (builder, host): (Builder<'a>, HostOptions),
     held: Option<&Held>,
@@ -235,7 +235,7 @@ pub(super) fn start<'a>(
 
 /// The same without the messages.
 pub(super) fn begin<'a>(
-    args: &WatchArgs,
+    args: &WhoseArgs,
     verbose: u8,
     (builder, mut host): (Builder<'a>, HostOptions),
     held: Option<&Held>,
@@ -257,7 +257,7 @@ pub(super) fn begin<'a>(
 }
 
 /// Cgroups whose last component is that of `--cgroup`, as the end of a sentence that says there is no such path.
-fn similar_cgroups(args: &WatchArgs) -> String {
+fn similar_cgroups(args: &WhoseArgs) -> String {
     let Some(name) = args.cgroup.as_deref().and_then(Path::file_name) else { return String::new() };
     let roots = args.roots();
     let found =

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::capture;
 use crate::config::Tally;
-use crate::host::hierarchy::Kind;
+use crate::host::hierarchy::HierarchyKind;
 use crate::resolve::Cgroups;
 
 /// The commands that enable the controller for at most so many cgroups.
@@ -18,7 +18,7 @@ const COMMANDS: usize = 4;
 pub(super) fn note(args: &capture::CaptureArgs, tally: &Tally) -> Option<String> {
     let cgroups = Cgroups::new(&args.watch.roots()).ok()?;
     let mount = cgroups.mount();
-    if mount.kind != Kind::Unified {
+    if mount.kind != HierarchyKind::Unified {
         return None;
     }
     let cells = tally.cells().filter_map(|(_, cell)| cell.cgroup.as_deref()).filter(|path| !path.is_empty());

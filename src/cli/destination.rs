@@ -21,7 +21,7 @@ const MAX_LINKS: u32 = 40;
 
 /// Why a path cannot be written to.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Refused {
+pub(super) enum DestinationError {
     /// A directory in the path does not exist.
     #[error("there is no directory {}", at.display())]
     Missing { at: PathBuf },
@@ -39,16 +39,16 @@ pub(super) struct Directory(OwnedFd);
 
 impl Directory {
     /// Opens the directory `path`.
-    pub(super) fn open(path: &Path) -> Result<Self, Refused> {
+    pub(super) fn open(path: &Path) -> Result<Self, DestinationError> {
         match find(path)? {
             Destination::Directory(directory) => Ok(directory),
-            Destination::New { .. } => Err(Refused::Missing { at: path.to_owned() }),
+            Destination::New { .. } => Err(DestinationError::Missing { at: path.to_owned() }),
             Destination::There { .. } | Destination::Open { .. } => Err(failed(path, Errno::NOTDIR)),
         }
     }
 
     /// The same, but made with those above it if it is not there.
-    pub(super) fn make(path: &Path) -> Result<Self, Refused> {
+    pub(super) fn make(path: &Path) -> Result<Self, DestinationError> {
         match find(path) {
             Ok(Destination::New { directory, name }) => {
                 match rustix::fs::mkdirat(&directory.0, &name, Mode::from_raw_mode(0o777)) {
@@ -56,7 +56,7 @@ impl Directory {
                     Err(error) => Err(failed(path, error)),
                 }
             }
-            Err(Refused::Missing { .. }) => {
+            Err(DestinationError::Missing { .. }) => {
                 let missing = || failed(path, Errno::NOENT);
                 Self::make(path.parent().filter(|it| !it.as_os_str().is_empty()).ok_or_else(missing)?)?;
                 match find(path)? {
@@ -149,15 +149,15 @@ pub(super) enum Destination {
 /// Follows `path` to its end. Symbolic links of root and of our own user are followed.
 ///
 /// # Errors
-/// [`Refused`]; only the last part may be missing.
-pub(super) fn find(path: &Path) -> Result<Destination, Refused> {
+/// [`DestinationError`]; only the last part may be missing.
+pub(super) fn find(path: &Path) -> Result<Destination, DestinationError> {
     let own = rustix::process::geteuid().as_raw();
     let (mut at, mut rest) = begin(path)?;
     let mut links = 0;
     while let Some(name) = rest.pop() {
         let fd = match open_at(&at.0, &name, OFlags::NOFOLLOW) {
             Err(Errno::NOENT) if rest.is_empty() => return Ok(Destination::New { directory: at, name }),
-            Err(Errno::NOENT) => return Err(Refused::Missing { at: at.below(&name) }),
+            Err(Errno::NOENT) => return Err(DestinationError::Missing { at: at.below(&name) }),
             fd => fd.map_err(|error| failed(path, error))?,
         };
         let stat = rustix::fs::fstat(&fd).map_err(|error| failed(path, error))?;
@@ -180,7 +180,7 @@ pub(super) fn find(path: &Path) -> Result<Destination, Refused> {
                     continue;
                 }
                 if stat.st_uid != own && stat.st_uid != 0 {
-                    return Err(Refused::Link { at: at.below(&name), uid: stat.st_uid });
+                    return Err(DestinationError::Link { at: at.below(&name), uid: stat.st_uid });
                 }
                 let target = rustix::fs::readlinkat(&fd, "", Vec::new()).map_err(|error| failed(path, error))?;
                 let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
@@ -197,7 +197,7 @@ pub(super) fn find(path: &Path) -> Result<Destination, Refused> {
 }
 
 /// The beginning of a path, and its parts, the last one first.
-fn begin(path: &Path) -> Result<(Directory, Vec<OsString>), Refused> {
+fn begin(path: &Path) -> Result<(Directory, Vec<OsString>), DestinationError> {
     let root = if path.is_absolute() { "/" } else { "." };
     let fd = open_at(CWD, OsStr::new(root), OFlags::DIRECTORY).map_err(|error| failed(Path::new(root), error))?;
     Ok((Directory(fd), parts(path).collect()))
@@ -215,6 +215,6 @@ fn open_at(at: impl AsFd, name: &OsStr, flags: OFlags) -> rustix::io::Result<Own
     openat(at, name, OFlags::PATH | OFlags::CLOEXEC | flags, Mode::empty())
 }
 
-fn failed(path: &Path, error: Errno) -> Refused {
-    Refused::Open { at: path.to_owned(), source: error.into() }
+fn failed(path: &Path, error: Errno) -> DestinationError {
+    DestinationError::Open { at: path.to_owned(), source: error.into() }
 }

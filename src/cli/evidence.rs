@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use super::args::RESULT;
 use super::failure::Failure;
 use super::output::{Output, Readers};
-use crate::evidence::{file, Evidence, Folds, Key, Kind, Scope};
+use crate::evidence::{file, Evidence, Folds, Key, RowKind, Scope};
 use crate::profile::meta::Host;
 use crate::sample::printable;
 use crate::session::{Analysis, Sampled};
@@ -126,12 +126,12 @@ impl Facts {
         let host = if self.is_anonymous { anonymous() } else { self.host.clone() };
         let key = |key: &Key| {
             let mut key = key.clone();
-            if key.kind != Kind::Spec {
+            if key.kind != RowKind::Spec {
                 let (a, b) = (self.folds.fold(&key.a.cgroup), self.folds.fold(&key.b.cgroup));
                 Arc::make_mut(&mut key.a).cgroup = a;
                 Arc::make_mut(&mut key.b).cgroup = b;
             }
-            if key.kind == Kind::Host {
+            if key.kind == RowKind::Host {
                 key.host.clone_from(&host);
             }
             Some(key.ordered())

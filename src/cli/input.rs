@@ -50,7 +50,7 @@ impl InputArgs {
 
 /// What a file is, by its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum InputKind {
     /// A trace in Perfetto's format, compressed or not.
     Trace,
     /// All that [`profile`] opens; also what it refuses, but for the content of a file.
@@ -60,15 +60,15 @@ pub(super) enum Kind {
 }
 
 /// Looks what `path` is. What cannot be opened is no trace; the reader of profiles says why.
-pub(super) fn kind(path: &Path) -> Kind {
+pub(super) fn kind(path: &Path) -> InputKind {
     let mut head = Vec::new();
     let read = open::regular(path).and_then(|file| file.take(HEAD).read_to_end(&mut head));
     if read.is_ok() && scxprof_trace::is_trace(&head) {
-        Kind::Trace
+        InputKind::Trace
     } else if !path.is_dir() && matches!(Profile::check(path), Err(ProfileError::Unknown { .. })) {
-        Kind::Unknown
+        InputKind::Unknown
     } else {
-        Kind::Profile
+        InputKind::Profile
     }
 }
 

@@ -19,7 +19,7 @@ use super::{evidence, input};
 use crate::config::{DecisionOptions, Placement};
 use crate::evidence::file::{self, FileError};
 use crate::evidence::{
-    fleet_page, Evidence, EvidenceError, FleetDecision, FleetError, FleetReport, Folds, Key, Kind, Scope,
+    fleet_page, Evidence, EvidenceError, FleetDecision, FleetError, FleetReport, Folds, Key, RowKind, Scope,
 };
 
 const EXAMPLES: &str = "\
@@ -197,7 +197,7 @@ fn read(args: &MergeArgs, folds: &Folds, signals: &Signals) -> Result<Evidence, 
     std::panic::set_hook(Box::new(|_| {}));
     let mut merged = Evidence::within(args.memory.bytes());
     let mut fold = |mut key: Key| {
-        if key.kind != Kind::Spec && !args.folds.is_empty() {
+        if key.kind != RowKind::Spec && !args.folds.is_empty() {
             let (a, b) = (folds.fold(&key.a.cgroup), folds.fold(&key.b.cgroup));
             Arc::make_mut(&mut key.a).cgroup = a;
             Arc::make_mut(&mut key.b).cgroup = b;
@@ -218,7 +218,7 @@ fn read(args: &MergeArgs, folds: &Folds, signals: &Signals) -> Result<Evidence, 
     if signals.seen() {
         return Err(input::interrupted());
     }
-    if merged.of_kind(Kind::Run).next().is_none() {
+    if merged.of_kind(RowKind::Run).next().is_none() {
         return Err(Failure::Usage(anyhow!("the files have no run: there is nothing to decide from")));
     }
     Ok(merged)
@@ -283,7 +283,7 @@ fn split(args: &MergeArgs, merged: &Evidence) -> Result<(), Failure> {
     let (Some(directory), Some(by)) = (&args.output, args.split_by) else {
         return Err(Failure::Usage(anyhow!("--split-by needs -o DIRECTORY")));
     };
-    let mut values: Vec<String> = merged.of_kind(Kind::Run).map(|(key, _)| by.of(&key.scope).to_owned()).collect();
+    let mut values: Vec<String> = merged.of_kind(RowKind::Run).map(|(key, _)| by.of(&key.scope).to_owned()).collect();
     let name = name_of(&by);
     values.sort();
     values.dedup();

@@ -71,9 +71,9 @@ pub(super) fn say_sampled(verbose: u8, sampled: &Sampled) {
 
 /// Reports each `--cell` that matches nothing.
 pub(super) fn say_unmatched(cells: &[String], sampled: &Sampled) {
-    let groups = sampled.decider.specs().specs();
-    for (group, (given, _)) in cells.iter().zip(groups).enumerate() {
-        if sampled.decider.tally().spec_total(group) <= 0.0 {
+    let specs = sampled.decider.specs().specs();
+    for (index, (given, _)) in cells.iter().zip(specs).enumerate() {
+        if sampled.decider.tally().spec_total(index) <= 0.0 {
             say!(
                 "note: --cell {given}: no sampled cgroup matches it (earlier --cell options win); the cell is omitted"
             );

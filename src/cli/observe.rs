@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::ends::{Ends, Step};
 use super::failure::{Done, Failure};
-use super::input::{self, Damage, Kind};
+use super::input::{self, Damage, InputKind};
 use super::messages;
 use super::signals::Signals;
 use crate::sample::places::CpuPlaces;
@@ -49,8 +49,8 @@ pub(super) fn observe(
 ) -> Result<Observed, Failure> {
     match input::kind(path) {
         // The reader of traces says what it is none of.
-        Kind::Trace | Kind::Unknown => observe_trace(path, signals, analysis(CpuPlaces::default())),
-        Kind::Profile => observe_profile(path, signals, analysis),
+        InputKind::Trace | InputKind::Unknown => observe_trace(path, signals, analysis(CpuPlaces::default())),
+        InputKind::Profile => observe_profile(path, signals, analysis),
     }
 }
 

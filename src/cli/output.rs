@@ -11,7 +11,7 @@ use anyhow::{anyhow, bail, Context};
 use rustix::fs::{linkat, AtFlags, FileType, Stat, CWD};
 use tempfile::NamedTempFile;
 
-use super::destination::{find, Destination, Directory, Refused, There};
+use super::destination::{find, Destination, DestinationError, Directory, There};
 use super::failure::Failure;
 
 /// The stdout of this process, as it was when it began: a result that goes to a closed stdout would be lost silently, as Rust
@@ -104,7 +104,7 @@ impl Output {
     pub(super) fn open(path: Option<&Path>, readers: Readers) -> anyhow::Result<Self> {
         let Some(path) = path.filter(|path| !is_stdout(Some(path))) else { return Ok(Self::Stdout) };
         Self::at(path, readers).map_err(|error| match error.downcast_ref() {
-            Some(Refused::Open { at, source }) if at == path => {
+            Some(DestinationError::Open { at, source }) if at == path => {
                 anyhow!("cannot write {}: {}", path.display(), source.kind())
             }
             _ => anyhow!("cannot write {}: {error}", path.display()),

@@ -17,10 +17,10 @@ const SAID: &[u8] = b"error: ended by a second signal; what was not written yet 
 
 /// Ctrl-C, SIGTERM and the end of the terminal.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Signals(Arc<State>);
+pub(super) struct Signals(Arc<SignalCounts>);
 
 #[derive(Debug, Default)]
-struct State {
+struct SignalCounts {
     /// Signals since the last [`Signals::begin`].
     count: AtomicUsize,
     /// When the last one came, CLOCK_MONOTONIC.
@@ -74,7 +74,7 @@ impl Signals {
     }
 }
 
-impl State {
+impl SignalCounts {
     /// Runs in a signal handler.
     fn take(&self, signal: i32) {
         let now = monotonic_ns();

@@ -12,13 +12,13 @@ use super::args::MaxLossArgs;
 use super::destination::Directory;
 use super::ends::{Ends, Step};
 use super::failure::{Done, Failure};
-use super::input::{self, Damage, Kind};
+use super::input::{self, Damage, InputKind};
 use super::messages;
 use super::observe::losses;
 use crate::config::Placement;
 use crate::sample::Comm;
 use crate::session::TableSink;
-use scxprof_trace::parquet::{Finished, Knows, Table, ToTables};
+use scxprof_trace::parquet::{Finished, Knows, ParquetTable, ToTables};
 
 /// What is read, and how.
 pub(super) struct Request<'a> {
@@ -47,11 +47,11 @@ fn unwritable(error: io::Error) -> Failure {
 /// Reads a trace or a profile into the files that `create` gives.
 pub(super) fn read<W: Write + Send>(
     request: &Request<'_>,
-    create: &mut dyn FnMut(Table) -> io::Result<W>,
+    create: &mut dyn FnMut(ParquetTable) -> io::Result<W>,
 ) -> Result<Read<W>, Failure> {
     let read = match input::kind(request.path) {
-        Kind::Trace => of_trace(request, create),
-        Kind::Profile | Kind::Unknown => of_profile(request, create),
+        InputKind::Trace => of_trace(request, create),
+        InputKind::Profile | InputKind::Unknown => of_profile(request, create),
     }?;
     if read.finished.left_out > 0 {
         say!("note: there was no room for {} threads, slices or events of threads", read.finished.left_out);
@@ -61,7 +61,7 @@ pub(super) fn read<W: Write + Send>(
 
 fn of_trace<W: Write + Send>(
     request: &Request<'_>,
-    create: &mut dyn FnMut(Table) -> io::Result<W>,
+    create: &mut dyn FnMut(ParquetTable) -> io::Result<W>,
 ) -> Result<Read<W>, Failure> {
     let place_of = |cgroup: &[u8], comm: &Comm| request.placement?.place(cgroup, comm.as_bytes());
     let mut trace = input::trace(request.path)?;
@@ -85,7 +85,7 @@ fn of_trace<W: Write + Send>(
 
 fn of_profile<W: Write + Send>(
     request: &Request<'_>,
-    create: &mut dyn FnMut(Table) -> io::Result<W>,
+    create: &mut dyn FnMut(ParquetTable) -> io::Result<W>,
 ) -> Result<Read<W>, Failure> {
     let place_of = |cgroup: &[u8], comm: &Comm| request.placement?.place(cgroup, comm.as_bytes());
     let mut profile = input::profile(request.path, request.stop)?;
@@ -158,7 +158,7 @@ impl TableDir {
     }
 
     /// The file of a table.
-    pub(super) fn create(&self, table: Table) -> io::Result<BufWriter<File>> {
+    pub(super) fn create(&self, table: ParquetTable) -> io::Result<BufWriter<File>> {
         let path = self.dir.path().join(format!("{}.parquet", table.name()));
         Ok(BufWriter::new(File::options().write(true).create_new(true).mode(0o600).open(path)?))
     }
@@ -206,7 +206,7 @@ mod tests {
         let path = beside.path().join("tables");
         let names = || fs::read_dir(beside.path()).unwrap().map(|it| it.unwrap().file_name()).collect::<Vec<_>>();
         let dir = TableDir::new(&path).unwrap_or_else(|_| panic!("refused"));
-        dir.create(Table::Sched).unwrap().write_all(b"x").unwrap();
+        dir.create(ParquetTable::Sched).unwrap().write_all(b"x").unwrap();
         assert_eq!(names().len(), 1);
         drop(dir);
         assert!(names().is_empty());
@@ -216,7 +216,7 @@ mod tests {
             match TableDir::new(&path) {
                 Ok(dir) => {
                     assert!(is_free);
-                    drop(dir.create(Table::Sched).unwrap());
+                    drop(dir.create(ParquetTable::Sched).unwrap());
                     assert!(dir.publish(finished()).is_ok());
                 }
                 Err(Failure::Usage(error)) => {

@@ -43,13 +43,13 @@ pub(super) struct Assignment {
 }
 
 /// A unit without a place, with a name that its prefixes would take as well; `None` if no part of its name is UTF-8.
-pub(super) type Refused = (usize, Option<Comm>);
+pub(super) type Unplaced = (usize, Option<Comm>);
 
 /// The places in the scheduler's order, and the units without one.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Assignments {
     pub assigned: Vec<Assignment>,
-    pub refused: Vec<Refused>,
+    pub refused: Vec<Unplaced>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -232,12 +232,12 @@ impl CellSpecs {
     #[must_use]
     pub fn assign(&self, path: &[u8]) -> CellKey {
         let ancestry = Ancestry::new(path);
-        for (group, spec) in self.specs.iter().enumerate() {
+        for (index, spec) in self.specs.iter().enumerate() {
             if matches!(spec.matcher, CgroupMatcher::All) {
                 continue;
             }
             if let Some(cgroup) = ancestry.texts().position(|text| spec.matcher.is_match(text)) {
-                return CellKey { spec: group, cgroup: ancestry.cgroup(cgroup) };
+                return CellKey { spec: index, cgroup: ancestry.cgroup(cgroup) };
             }
         }
         CellKey { spec: self.specs.len().saturating_sub(1), cgroup: Vec::new() }
@@ -308,10 +308,10 @@ mod tests {
 
     #[test]
     fn default_groups_are_the_extractors() {
-        let groups = CellSpecs::new(&CellOptions::default()).unwrap();
-        let names: Vec<_> = groups.specs().iter().map(|spec| spec.name.as_str()).collect();
+        let specs = CellSpecs::new(&CellOptions::default()).unwrap();
+        let names: Vec<_> = specs.specs().iter().map(|spec| spec.name.as_str()).collect();
         assert_eq!(names, ["allotment", "workload.slice", "rest"]);
-        let name = |path: &[u8]| names[groups.assign(path).spec];
+        let name = |path: &[u8]| names[specs.assign(path).spec];
         assert_eq!(name(b"/workload.slice/workload-tw-a.allotment.slice/task"), "allotment");
         assert_eq!(name(b"/workload.slice/my app.slice"), "workload.slice");
         assert_eq!(name(b"/system.slice"), "rest");
@@ -323,39 +323,39 @@ mod tests {
 
     #[test]
     fn home_is_the_matched_cgroup() {
-        let groups = CellSpecs::new(&CellOptions::default()).unwrap();
-        let key = groups.assign(b"/workload.slice/workload-tw-a.allotment.slice/task/x");
+        let specs = CellSpecs::new(&CellOptions::default()).unwrap();
+        let key = specs.assign(b"/workload.slice/workload-tw-a.allotment.slice/task/x");
         assert_eq!(key.cgroup, b"/workload.slice/workload-tw-a.allotment.slice");
-        assert_eq!(groups.assign(b"/workload.slice/x/y").cgroup, b"/workload.slice");
-        assert_eq!(groups.assign(b"/system.slice/x").cgroup, b"");
-        assert_eq!(groups.assign(b"/workload.slice\xff/x").cgroup, b"/workload.slice\xff");
+        assert_eq!(specs.assign(b"/workload.slice/x/y").cgroup, b"/workload.slice");
+        assert_eq!(specs.assign(b"/system.slice/x").cgroup, b"");
+        assert_eq!(specs.assign(b"/workload.slice\xff/x").cgroup, b"/workload.slice\xff");
     }
 
     #[test]
     fn regex_sees_the_full_path_and_is_no_substring() {
         let options =
             CellOptions { workload: Some(r"^/sys/fs/cgroup/workload\.slice$".to_owned()), ..Default::default() };
-        let groups = CellSpecs::new(&options).unwrap();
-        assert_eq!(groups.assign(b"/workload.slice").spec, 1);
-        assert_eq!(groups.assign(b"/workload.slice/below").spec, 1, "an ancestor covers its descendants");
-        assert_eq!(groups.assign(b"/a/workload.slice").spec, 2);
+        let specs = CellSpecs::new(&options).unwrap();
+        assert_eq!(specs.assign(b"/workload.slice").spec, 1);
+        assert_eq!(specs.assign(b"/workload.slice/below").spec, 1, "an ancestor covers its descendants");
+        assert_eq!(specs.assign(b"/a/workload.slice").spec, 2);
     }
 
     #[test]
     fn a_byte_that_is_no_utf8_is_one_character() {
-        let groups = with_cells(&["x=/a.b$"]).unwrap();
-        assert_eq!(groups.assign(b"/a\xffb").spec, 0);
-        assert_eq!(groups.assign("/aäb".as_bytes()).spec, 0);
-        assert_eq!(groups.assign(b"/a\xff\xffb").spec, 3);
+        let specs = with_cells(&["x=/a.b$"]).unwrap();
+        assert_eq!(specs.assign(b"/a\xffb").spec, 0);
+        assert_eq!(specs.assign("/aäb".as_bytes()).spec, 0);
+        assert_eq!(specs.assign(b"/a\xff\xffb").spec, 3);
     }
 
     #[test]
     fn cells_come_first_and_in_order() {
-        let groups = with_cells(&["db=postgres", "web=nginx=1"]).unwrap();
-        assert_eq!(groups.assign(b"/workload.slice/postgres.service").spec, 0);
-        assert_eq!(groups.assign(b"/nginx=1").spec, 1, "only the first \"=\" divides");
-        assert_eq!(groups.assign(b"/nginx=1/postgres").spec, 0, "an earlier spec takes a descendant");
-        assert_eq!(groups.assign(b"/postgres/nginx=1").spec, 0, "a later one does not");
+        let specs = with_cells(&["db=postgres", "web=nginx=1"]).unwrap();
+        assert_eq!(specs.assign(b"/workload.slice/postgres.service").spec, 0);
+        assert_eq!(specs.assign(b"/nginx=1").spec, 1, "only the first \"=\" divides");
+        assert_eq!(specs.assign(b"/nginx=1/postgres").spec, 0, "an earlier spec takes a descendant");
+        assert_eq!(specs.assign(b"/postgres/nginx=1").spec, 0, "a later one does not");
     }
 
     #[test]
@@ -380,12 +380,12 @@ mod tests {
 
     /// The scheduler's algorithm, step by step, over a whole tree: match each cgroup, make cells from the top down, then assign
     /// each cgroup to the nearest cell above it.
-    fn simulate(groups: &CellSpecs, tree: &BTreeSet<Vec<u8>>) -> BTreeMap<Vec<u8>, CellKey> {
+    fn simulate(specs: &CellSpecs, tree: &BTreeSet<Vec<u8>>) -> BTreeMap<Vec<u8>, CellKey> {
         let text = |path: &[u8]| format!("{CGROUP_ROOT}{}", String::from_utf8_lossy(path));
-        let last = groups.specs().len() - 1;
+        let last = specs.specs().len() - 1;
         let mut raw = BTreeMap::new();
         for path in tree {
-            if let Some(spec) = groups.specs()[..last].iter().position(|spec| spec.matcher.is_match(&text(path))) {
+            if let Some(spec) = specs.specs()[..last].iter().position(|spec| spec.matcher.is_match(&text(path))) {
                 raw.insert(path.clone(), spec);
             }
         }
@@ -436,7 +436,7 @@ mod tests {
         ) {
             let cells = regexes.iter().enumerate().map(|(index, regex)| format!("g{index}={regex}")).collect();
             let options = CellOptions { cells, allotment: Some("a[bc]".into()), workload: Some("[ab]".into()) };
-            let groups = CellSpecs::new(&options).unwrap();
+            let specs = CellSpecs::new(&options).unwrap();
             let mut tree = BTreeSet::new();
             for leaf in &leaves {
                 let mut path = Vec::new();
@@ -447,8 +447,8 @@ mod tests {
                     tree.insert(path.clone());
                 }
             }
-            for (path, home) in simulate(&groups, &tree) {
-                prop_assert_eq!(groups.assign(&path), home, "{:?}", String::from_utf8_lossy(&path));
+            for (path, home) in simulate(&specs, &tree) {
+                prop_assert_eq!(specs.assign(&path), home, "{:?}", String::from_utf8_lossy(&path));
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use super::cell::{Cell, CellMatch, Subcell};
 use super::cell_specs::{Ancestry, CgroupMatcher};
-use super::mitosis::{check, Refused};
+use super::mitosis::{check, MitosisError};
 use super::scheduler::Scheduler;
 
 /// The cell and subcell of a thread.
@@ -25,7 +25,7 @@ impl Consumer {
     ///
     /// # Errors
     /// Those of [`check`].
-    pub fn new(cells: &[Cell]) -> Result<Self, Refused> {
+    pub fn new(cells: &[Cell]) -> Result<Self, MitosisError> {
         check(cells)?;
         Self::unchecked(cells)
     }
@@ -34,26 +34,26 @@ impl Consumer {
     ///
     /// # Errors
     /// Those of [`check`]; for scx_layered only that of a regular expression.
-    pub(crate) fn of(cells: &[Cell], scheduler: Scheduler) -> Result<Self, Refused> {
+    pub(crate) fn of(cells: &[Cell], scheduler: Scheduler) -> Result<Self, MitosisError> {
         match scheduler {
             Scheduler::Mitosis => Self::new(cells),
             Scheduler::Layered => Self::unchecked(cells),
         }
     }
 
-    fn unchecked(cells: &[Cell]) -> Result<Self, Refused> {
+    fn unchecked(cells: &[Cell]) -> Result<Self, MitosisError> {
         let load = |cell: &Cell| {
             let matcher = match &cell.matches {
                 CellMatch::CgroupContains(part) => CgroupMatcher::Contains(part.clone()),
                 CellMatch::CgroupRegex(regex) => CgroupMatcher::Regex(
                     regex::Regex::new(regex)
-                        .map_err(|_| Refused::Regex { cell: cell.name.clone(), regex: regex.clone() })?,
+                        .map_err(|_| MitosisError::Regex { cell: cell.name.clone(), regex: regex.clone() })?,
                 ),
                 CellMatch::All => CgroupMatcher::All,
             };
             Ok((matcher, cell.subcells.clone()))
         };
-        Ok(Self { cells: cells.iter().map(load).collect::<Result<_, Refused>>()? })
+        Ok(Self { cells: cells.iter().map(load).collect::<Result<_, MitosisError>>()? })
     }
 
     /// The cell and the subcell of a thread, by its cgroup's path below `/sys/fs/cgroup` and its name.
@@ -135,6 +135,6 @@ mod tests {
         let consumer = Consumer::new(&cells).unwrap();
         assert_eq!(consumer.assign(b"/b", b"x"), Assigned { cell: None, subcell: None });
         assert_eq!(consumer.assign(b"/a", b"x"), Assigned { cell: Some(0), subcell: None });
-        assert_eq!(Consumer::new(&[]).unwrap_err(), Refused::NoCells);
+        assert_eq!(Consumer::new(&[]).unwrap_err(), MitosisError::NoCells);
     }
 }

@@ -7,7 +7,7 @@ use super::cell_specs::{CellSpecs, SpecIndex};
 use super::express::ROOM;
 use super::layered::MAX_LAYERS;
 use super::members::Members;
-use super::mitosis::{Refused, MAX_CELLS};
+use super::mitosis::{MitosisError, MAX_CELLS};
 use super::note::Note;
 use super::owners::ByCell;
 use super::scheduler::Scheduler;
@@ -52,7 +52,7 @@ pub struct Decision {
     /// Facts that the cells do not show.
     pub notes: Vec<Note>,
     /// Why scx_mitosis would reject the cells on the target host, whatever their subcells are.
-    pub refused: Option<Refused>,
+    pub refused: Option<MitosisError>,
     /// The number of CPUs of the target host.
     pub target_cpus: usize,
     /// The scheduler that they are for: scx_layered takes more subcells in a cell than scx_mitosis.
@@ -82,7 +82,7 @@ pub struct Decision {
 /// # Errors
 /// [`NoSamples`] if the tally is empty.
 pub fn decide(
-    groups: &CellSpecs,
+    cell_specs: &CellSpecs,
     tally: &Tally,
     members: &Members,
     options: &DecisionOptions,
@@ -96,32 +96,32 @@ pub fn decide(
         scheduler: options.scheduler,
     };
     let by_cell = ByCell::new(members);
-    let present = |group: &SpecIndex| tally.spec_total(*group) > 0.0;
-    let count = (0..groups.specs().len()).filter(present).count();
-    let host = Host::new(groups, tally, options);
+    let present = |index: &SpecIndex| tally.spec_total(*index) > 0.0;
+    let count = (0..cell_specs.specs().len()).filter(present).count();
+    let host = Host::new(cell_specs, tally, options);
     let mut left_out = Vec::new();
     // What the general specs leave; each spec takes at least one cell.
     let mut room = Room { specs: MAX_CELLS.saturating_sub(count), subcells: host.subcells() };
-    for (group, spec) in groups.specs().iter().enumerate().filter(|(group, _)| present(group)) {
-        let own = specs(group, spec, tally, &by_cell, options.min_share, room);
+    for (index, spec) in cell_specs.specs().iter().enumerate().filter(|(index, _)| present(index)) {
+        let own = specs(index, spec, tally, &by_cell, options.min_share, room);
         if room.subcells < host.most() {
             let more = Room { subcells: host.most(), ..room };
-            let all = specs(group, spec, tally, &by_cell, options.min_share, more);
+            let all = specs(index, spec, tally, &by_cell, options.min_share, more);
             left_out.extend(missing(&all, &own));
         }
         room.specs = room.specs.saturating_sub(own.cells.len());
         decision.cells.extend(own.cells);
         decision.bases.extend(own.bases);
         decision.notes.extend(own.notes);
-        let in_group = || tally.cells().filter(|(_, cell)| cell.spec == group);
-        let untold: f64 = in_group().map(|(_, cell)| cell.untold).sum();
+        let of_spec = || tally.cells().filter(|(_, cell)| cell.spec == index);
+        let untold: f64 = of_spec().map(|(_, cell)| cell.untold).sum();
         if untold > 0.0 {
-            let share = untold / tally.spec_total(group);
+            let share = untold / tally.spec_total(index);
             decision.notes.push(Note::TooManyNames { cell: spec.name.clone(), share });
         }
-        let cells: Vec<CellIndex> = in_group().map(|it| it.0).collect();
+        let cells: Vec<CellIndex> = of_spec().map(|it| it.0).collect();
         for (why, (threads, samples)) in by_cell.unknown(&cells) {
-            let share = samples / tally.spec_total(group);
+            let share = samples / tally.spec_total(index);
             decision.notes.push(Note::Unknown { cell: spec.name.clone(), threads, share, why });
         }
     }
@@ -183,13 +183,13 @@ struct Host {
 }
 
 impl Host {
-    fn new(groups: &CellSpecs, tally: &Tally, options: &DecisionOptions) -> Self {
-        let is_root = |group: SpecIndex| group + 1 == groups.specs().len();
+    fn new(cell_specs: &CellSpecs, tally: &Tally, options: &DecisionOptions) -> Self {
+        let is_root = |index: SpecIndex| index + 1 == cell_specs.specs().len();
         let sampled = 1 + tally.cells().filter(|(_, cell)| !is_root(cell.spec)).count();
         let DecisionOptions { target_cpus, scheduler, .. } = *options;
         let cells = options.cells.unwrap_or(sampled);
-        let specs = groups.specs().len();
-        let layers = 1 + (0..specs).filter(|&group| !is_root(group) && tally.spec_total(group) > 0.0).count();
+        let specs = cell_specs.specs().len();
+        let layers = 1 + (0..specs).filter(|&index| !is_root(index) && tally.spec_total(index) > 0.0).count();
         Self { scheduler, target_cpus, cells, share: target_cpus / cells, layers }
     }
 
@@ -210,12 +210,12 @@ impl Host {
         }
     }
 
-    fn refuses(&self) -> Option<Refused> {
+    fn refuses(&self) -> Option<MitosisError> {
         let Self { target_cpus, cells, .. } = *self;
         match self.scheduler {
             Scheduler::Layered => None,
-            Scheduler::Mitosis if cells > MAX_CELLS => Some(Refused::TooManyCells { cells }),
-            Scheduler::Mitosis => (cells > target_cpus).then_some(Refused::FewCpus { target_cpus, cells }),
+            Scheduler::Mitosis if cells > MAX_CELLS => Some(MitosisError::TooManyCells { cells }),
+            Scheduler::Mitosis => (cells > target_cpus).then_some(MitosisError::FewCpus { target_cpus, cells }),
         }
     }
 }
@@ -232,13 +232,13 @@ mod tests {
         ["/workload.slice/workload-tw-a.allotment.slice", "/workload.slice/workload-tw-b.allotment.slice"];
 
     fn decided(samples: &[(&str, &str, u32)], options: &DecisionOptions) -> Decision {
-        let groups = CellSpecs::new(&CellOptions::default()).unwrap();
+        let cell_specs = CellSpecs::new(&CellOptions::default()).unwrap();
         let mut tally = Tally::default();
         for &(path, comm, count) in samples {
-            let cell = tally.cell(groups.assign(path.as_bytes()));
+            let cell = tally.cell(cell_specs.assign(path.as_bytes()));
             tally.add(cell, Some(Comm::from(comm)), f64::from(count));
         }
-        decide(&groups, &tally, &Members::default(), options).unwrap()
+        decide(&cell_specs, &tally, &Members::default(), options).unwrap()
     }
 
     fn names(cell: &Cell) -> Vec<&str> {
@@ -249,8 +249,8 @@ mod tests {
 
     #[test]
     fn no_samples_are_an_error_not_a_configuration() {
-        let groups = CellSpecs::new(&CellOptions::default()).unwrap();
-        assert_eq!(decide(&groups, &Tally::default(), &Members::default(), &OPTIONS), Err(NoSamples));
+        let cell_specs = CellSpecs::new(&CellOptions::default()).unwrap();
+        assert_eq!(decide(&cell_specs, &Tally::default(), &Members::default(), &OPTIONS), Err(NoSamples));
     }
 
     #[test]
@@ -306,13 +306,13 @@ mod tests {
 
     #[test]
     fn upstream_bug_15_a_thread_without_a_name_is_no_class() {
-        let groups = CellSpecs::new(&CellOptions::default()).unwrap();
+        let cell_specs = CellSpecs::new(&CellOptions::default()).unwrap();
         let mut tally = Tally::default();
-        let cell = tally.cell(groups.assign(b"/"));
+        let cell = tally.cell(cell_specs.assign(b"/"));
         tally.add(cell, None, 90.0);
         tally.add(cell, Some(Comm::from(":1234")), 5.0);
         tally.add(cell, Some(Comm::from("9")), 5.0);
-        let decision = decide(&groups, &tally, &Members::default(), &OPTIONS).unwrap();
+        let decision = decide(&cell_specs, &tally, &Members::default(), &OPTIONS).unwrap();
         // A thread may really be called ":1234" or "9": these are ordinary names.
         let prefixes: Vec<_> = decision.cells[0].subcells.iter().map(|subcell| subcell.matches.clone()).collect();
         assert_eq!(prefixes, [vec![vec![":1234".to_owned()]], vec![vec!["9".to_owned()]], vec![vec![]]]);
@@ -332,13 +332,13 @@ mod tests {
 
     #[test]
     fn names_that_were_too_many_are_said() {
-        let groups = CellSpecs::new(&CellOptions::default()).unwrap();
+        let cell_specs = CellSpecs::new(&CellOptions::default()).unwrap();
         let mut tally = Tally::new(1);
-        let cell = tally.cell(groups.assign(b"/"));
+        let cell = tally.cell(cell_specs.assign(b"/"));
         for name in ["a", "b"] {
             tally.add(cell, Some(Comm::from(name)), 5.0);
         }
-        let decision = decide(&groups, &tally, &Members::default(), &OPTIONS).unwrap();
+        let decision = decide(&cell_specs, &tally, &Members::default(), &OPTIONS).unwrap();
         assert_eq!(decision.notes, [Note::TooManyNames { cell: "rest".to_owned(), share: 0.5 }]);
     }
 
@@ -391,21 +391,21 @@ mod tests {
     fn cells_that_cannot_have_a_cpu_each_are_refused() {
         let samples = [(PAIR[0], "web", 600), (PAIR[1], "log", 550)];
         let decision = decided(&samples, &DecisionOptions { target_cpus: 2, ..OPTIONS });
-        assert_eq!(decision.refused, Some(Refused::FewCpus { target_cpus: 2, cells: 3 }));
+        assert_eq!(decision.refused, Some(MitosisError::FewCpus { target_cpus: 2, cells: 3 }));
         assert_eq!(decided(&samples, &DecisionOptions { target_cpus: 3, ..OPTIONS }).refused, None);
         let paths: Vec<_> = (0..256).map(|at| format!("/workload-tw-{at}.allotment.slice")).collect();
         let samples: Vec<_> = paths.iter().map(|path| (path.as_str(), "a", 1)).collect();
         let options = DecisionOptions { target_cpus: 10_000, ..OPTIONS };
-        assert_eq!(decided(&samples, &options).refused, Some(Refused::TooManyCells { cells: 257 }));
+        assert_eq!(decided(&samples, &options).refused, Some(MitosisError::TooManyCells { cells: 257 }));
         assert_eq!(decided(&samples[1..], &options).refused, None);
     }
 
     #[test]
     fn layered_has_as_many_communities_as_layers() {
         let decide_for = |pairs: u32, cgroup: &str| {
-            let groups = CellSpecs::new(&CellOptions::default()).unwrap();
+            let cell_specs = CellSpecs::new(&CellOptions::default()).unwrap();
             let (mut tally, mut members) = (Tally::default(), Members::default());
-            let cell = tally.cell(groups.assign(cgroup.as_bytes()));
+            let cell = tally.cell(cell_specs.assign(cgroup.as_bytes()));
             for (thread, community) in (0..2 * pairs).zip((0..pairs).flat_map(|pair| [pair, pair])) {
                 let end = if thread % 2 == 0 { "reader" } else { "writer" };
                 let comm = Some(Comm::from(format!("{}-{end}", char::from(b'a' + community as u8)).as_str()));
@@ -416,7 +416,7 @@ mod tests {
                 members.affinity.add(community, community, f64::from(100 - community));
             }
             let options = DecisionOptions { scheduler: Scheduler::Layered, ..OPTIONS };
-            let decision = decide(&groups, &tally, &members, &options).unwrap();
+            let decision = decide(&cell_specs, &tally, &members, &options).unwrap();
             let made = layers(&decision);
             assert_eq!(layered::check(&made.layers), Ok(()));
             let consumer = layered::Consumer::new(&made.layers).unwrap();

@@ -318,17 +318,17 @@ pub(super) mod tests {
         threads: impl Iterator<Item = (&'a str, Thread<'a>)>,
         shared: &[(u32, u32, f64)],
     ) -> Decision {
-        let groups = CellSpecs::new(&CellOptions::default()).unwrap();
+        let specs = CellSpecs::new(&CellOptions::default()).unwrap();
         let (mut tally, mut members) = (Tally::default(), Members::default());
         for ((path, (name, samples, verdict)), thread) in threads.zip(0..) {
-            let (cell, comm) = (tally.cell(groups.assign(path.as_bytes())), Some(Comm::from(name)));
+            let (cell, comm) = (tally.cell(specs.assign(path.as_bytes())), Some(Comm::from(name)));
             tally.add(cell, comm, samples);
             members.threads.push(Member { thread, pid: 1, tid: thread, comm, hint: None, cell, samples, verdict });
         }
         for &(a, b, accesses) in shared {
             members.affinity.add(a, b, accesses);
         }
-        decide(&groups, &tally, &members, &DecisionOptions::new(0.05, 64)).unwrap()
+        decide(&specs, &tally, &members, &DecisionOptions::new(0.05, 64)).unwrap()
     }
 
     fn names(decision: &Decision) -> Vec<&str> {

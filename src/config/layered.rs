@@ -56,7 +56,7 @@ pub enum LayerMatch {
 
 /// How a layer gets CPUs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum Kind {
+pub enum LayerKind {
     /// Its threads run only on its own CPUs.
     Confined {
         /// The utilization, of 1, below which it loses CPUs and above which it gets more.
@@ -87,7 +87,7 @@ const UTIL_RANGE: (f64, f64) = (0.5, 0.8);
 /// The last layer has at least one of so many CPUs.
 const REST_SHARE: usize = 16;
 
-impl Kind {
+impl LayerKind {
     /// For threads that share memory.
     #[must_use]
     pub fn community() -> Self {
@@ -118,13 +118,13 @@ pub struct Layer {
     /// Its threads: those that match all conditions of one of the lists.
     pub matches: Vec<Vec<LayerMatch>>,
     /// How it gets CPUs.
-    pub kind: Kind,
+    pub kind: LayerKind,
 }
 
 /// Why the scheduler would reject a configuration, or would not do what it says.
 #[derive(Debug, Clone, Error, PartialEq)]
 #[non_exhaustive]
-pub enum Refused {
+pub enum LayeredError {
     /// None, or more than [`MAX_LAYERS`].
     #[error("{0} layers; the scheduler takes 1 to {MAX_LAYERS}")]
     Layers(usize),
@@ -190,9 +190,9 @@ pub enum Refused {
 ///
 /// # Errors
 /// The first violation.
-pub fn check(layers: &[Layer]) -> Result<(), Refused> {
+pub fn check(layers: &[Layer]) -> Result<(), LayeredError> {
     if layers.is_empty() || layers.len() > MAX_LAYERS {
-        return Err(Refused::Layers(layers.len()));
+        return Err(LayeredError::Layers(layers.len()));
     }
     let mut names = BTreeSet::new();
     let mut regexes = 0;
@@ -200,59 +200,59 @@ pub fn check(layers: &[Layer]) -> Result<(), Refused> {
     for (index, layer) in layers.iter().enumerate() {
         let name = &layer.name;
         if name.is_empty() || name.len() > MAX_NAME || name.contains('\0') || !names.insert(name) {
-            return Err(Refused::Name(name.clone()));
+            return Err(LayeredError::Name(name.clone()));
         }
         let is_last = index + 1 == layers.len();
         let count = layer.matches.len();
         if count == 0 || count > MAX_ORS {
-            return Err(Refused::Ors { layer: name.clone(), count });
+            return Err(LayeredError::Ors { layer: name.clone(), count });
         }
         if is_last != layer.matches.iter().any(Vec::is_empty) || (is_last && count != 1) {
-            return Err(Refused::CatchAll(name.clone()));
+            return Err(LayeredError::CatchAll(name.clone()));
         }
         for ands in &layer.matches {
             if ands.len() > MAX_ANDS {
-                return Err(Refused::Ands { layer: name.clone(), count: ands.len() });
+                return Err(LayeredError::Ands { layer: name.clone(), count: ands.len() });
             }
             for condition in ands {
                 regexes += usize::from(matches!(condition, LayerMatch::CgroupRegex(_)));
                 check_condition(name, condition)?;
                 if let LayerMatch::HintEquals(hint) = *condition {
                     if hint > MAX_HINT || ands.len() > 1 || !hints.insert(hint) {
-                        return Err(Refused::Hint { layer: name.clone(), hint });
+                        return Err(LayeredError::Hint { layer: name.clone(), hint });
                     }
                 }
             }
         }
-        let (Kind::Confined { util_range: (low, high), .. } | Kind::Grouped { util_range: (low, high), .. }) =
+        let (LayerKind::Confined { util_range: (low, high), .. } | LayerKind::Grouped { util_range: (low, high), .. }) =
             layer.kind;
         let is_range = 0.0 <= low && low < high && high <= 1.0;
         let has_cpus = match layer.kind {
-            Kind::Grouped { cpus_range: Some((least, most)), .. } => 0 < least && least <= most,
+            LayerKind::Grouped { cpus_range: Some((least, most)), .. } => 0 < least && least <= most,
             _ => true,
         };
         if !is_range || !has_cpus {
-            return Err(Refused::Range(name.clone()));
+            return Err(LayeredError::Range(name.clone()));
         }
     }
     if regexes > MAX_REGEXES {
-        return Err(Refused::Regexes(regexes));
+        return Err(LayeredError::Regexes(regexes));
     }
     Ok(())
 }
 
-fn check_condition(layer: &str, condition: &LayerMatch) -> Result<(), Refused> {
+fn check_condition(layer: &str, condition: &LayerMatch) -> Result<(), LayeredError> {
     let (text, limit) = match condition {
         LayerMatch::CgroupPrefix(text) | LayerMatch::CgroupContains(text) => (text, MAX_PATH - 1),
         LayerMatch::CommPrefix(text) | LayerMatch::CommPrefixExclude(text) => (text, Comm::MAX),
         LayerMatch::HintEquals(_) => return Ok(()),
         LayerMatch::CgroupRegex(regex) => {
-            let refused = || Refused::Regex { layer: layer.to_owned(), regex: regex.clone() };
+            let refused = || LayeredError::Regex { layer: layer.to_owned(), regex: regex.clone() };
             return regex::Regex::new(regex).map(|_| ()).map_err(|_| refused());
         }
     };
     if text.is_empty() || text.len() > limit || text.contains('\0') {
-        return Err(Refused::Text { layer: layer.to_owned(), text: text.clone(), limit });
+        return Err(LayeredError::Text { layer: layer.to_owned(), text: text.clone(), limit });
     }
     Ok(())
 }
@@ -261,7 +261,7 @@ fn check_condition(layer: &str, condition: &LayerMatch) -> Result<(), Refused> {
 ///
 /// # Errors
 /// Those of [`check`]; then there is no text.
-pub fn to_json(layers: &[Layer]) -> Result<String, Refused> {
+pub fn to_json(layers: &[Layer]) -> Result<String, LayeredError> {
     check(layers)?;
     let layers: Vec<String> = layers.iter().map(layer_json).collect();
     Ok(escape::json(format!("[\n{}\n]\n", layers.join(",\n"))))
@@ -313,7 +313,7 @@ impl Consumer {
     ///
     /// # Errors
     /// Those of [`check`].
-    pub fn new(layers: &[Layer]) -> Result<Self, Refused> {
+    pub fn new(layers: &[Layer]) -> Result<Self, LayeredError> {
         check(layers)?;
         let load = |layer: &Layer, condition: &LayerMatch| {
             Ok(match condition {
@@ -321,7 +321,7 @@ impl Consumer {
                 LayerMatch::CgroupContains(text) => Loaded::Contains(text.clone().into_bytes()),
                 LayerMatch::CgroupRegex(regex) => Loaded::Regex(
                     regex::Regex::new(regex)
-                        .map_err(|_| Refused::Regex { layer: layer.name.clone(), regex: regex.clone() })?,
+                        .map_err(|_| LayeredError::Regex { layer: layer.name.clone(), regex: regex.clone() })?,
                 ),
                 LayerMatch::CommPrefix(text) => Loaded::Comm(text.clone().into_bytes()),
                 LayerMatch::CommPrefixExclude(text) => Loaded::NotComm(text.clone().into_bytes()),
@@ -330,7 +330,7 @@ impl Consumer {
         };
         let layers = layers.iter().map(|layer| {
             let ands = |ands: &Vec<LayerMatch>| ands.iter().map(|it| load(layer, it)).collect::<Result<Vec<_>, _>>();
-            layer.matches.iter().map(ands).collect::<Result<Vec<_>, Refused>>()
+            layer.matches.iter().map(ands).collect::<Result<Vec<_>, LayeredError>>()
         });
         Ok(Self { layers: layers.collect::<Result<_, _>>()? })
     }

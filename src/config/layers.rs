@@ -8,7 +8,7 @@ use super::cell::{Basis, Cell, CellMatch, CATCH_ALL};
 use super::cell_specs::CGROUP_ROOT;
 use super::decide::Decision;
 use super::hints::{hinted, Hinted};
-use super::layered::{Kind, Layer, LayerMatch, MAX_ANDS, MAX_LAYERS, MAX_NAME, MAX_ORS, MAX_PATH, MAX_REGEXES};
+use super::layered::{Layer, LayerKind, LayerMatch, MAX_ANDS, MAX_LAYERS, MAX_NAME, MAX_ORS, MAX_PATH, MAX_REGEXES};
 use super::members::{CommunityIndex, Members};
 use super::note::Note;
 
@@ -303,9 +303,9 @@ fn finish(drafts: Vec<Draft>, left_out: Vec<String>, target_cpus: usize) -> Laye
     let mut layers: Layers = Layers { layers: Vec::new(), of: Vec::new(), notes: Vec::new() };
     for Draft { cell, subcell, name, matches, basis, .. } in drafts {
         let kind = match matches.as_slice() {
-            [ands] if ands.is_empty() => Kind::rest(target_cpus),
-            _ if basis.communities.is_empty() => Kind::class(),
-            _ => Kind::community(),
+            [ands] if ands.is_empty() => LayerKind::rest(target_cpus),
+            _ if basis.communities.is_empty() => LayerKind::class(),
+            _ => LayerKind::community(),
         };
         let name = free_name(&name, &layers.layers);
         layers.layers.push(Layer { name, matches, kind });
@@ -469,7 +469,7 @@ mod tests {
         let made = layers(&decision);
         assert_eq!(left_out(&made), ["cell0/d"]);
         let kind = |name: &str| made.layers.iter().find(|layer| layer.name == name).map(|layer| layer.kind.clone());
-        assert_eq!((kind("cell0/c"), kind("cell0")), (Some(Kind::community()), Some(Kind::class())));
+        assert_eq!((kind("cell0/c"), kind("cell0")), (Some(LayerKind::community()), Some(LayerKind::class())));
     }
 
     #[test]
@@ -514,7 +514,7 @@ mod tests {
             (layer("db", None), layer("x", Some(9)), layer("x", Some(1024))),
             ("cell0/db", "cell0/db", "hint-1024")
         );
-        assert_eq!(made.layers[0].kind, Kind::community());
+        assert_eq!(made.layers[0].kind, LayerKind::community());
         // A subcell of two communities does not match the hints of one, and no layer takes any number of hints.
         decision.bases[0][1].communities.push(5);
         let many: Vec<u64> = (100..200).collect();

@@ -26,7 +26,7 @@ pub const MAX_PREFIX: usize = Comm::MAX;
 /// Why the scheduler would reject a configuration, or would not do what it says.
 #[derive(Debug, Clone, Error, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Refused {
+pub enum MitosisError {
     /// No cells at all.
     #[error("the configuration has no cells")]
     NoCells,
@@ -134,19 +134,21 @@ pub enum Refused {
 ///
 /// # Errors
 /// The first violation.
-pub fn check(cells: &[Cell]) -> Result<(), Refused> {
+pub fn check(cells: &[Cell]) -> Result<(), MitosisError> {
     if cells.is_empty() {
-        return Err(Refused::NoCells);
+        return Err(MitosisError::NoCells);
     }
     unique("the configuration", cells.iter().map(|cell| cell.name.as_str()))?;
     for (index, cell) in cells.iter().enumerate() {
         match &cell.matches {
-            CellMatch::All if index + 1 < cells.len() => return Err(Refused::AllNotLast(cell.name.clone())),
-            CellMatch::CgroupContains(part) if part.is_empty() => return Err(Refused::EmptyCgroup(cell.name.clone())),
+            CellMatch::All if index + 1 < cells.len() => return Err(MitosisError::AllNotLast(cell.name.clone())),
+            CellMatch::CgroupContains(part) if part.is_empty() => {
+                return Err(MitosisError::EmptyCgroup(cell.name.clone()))
+            }
             CellMatch::All | CellMatch::CgroupContains(_) => {}
             CellMatch::CgroupRegex(regex) => {
                 if regex::Regex::new(regex).is_err() {
-                    return Err(Refused::Regex { cell: cell.name.clone(), regex: regex.clone() });
+                    return Err(MitosisError::Regex { cell: cell.name.clone(), regex: regex.clone() });
                 }
             }
         }
@@ -155,23 +157,23 @@ pub fn check(cells: &[Cell]) -> Result<(), Refused> {
     Ok(())
 }
 
-fn unique<'a>(place: &str, names: impl Iterator<Item = &'a str>) -> Result<(), Refused> {
+fn unique<'a>(place: &str, names: impl Iterator<Item = &'a str>) -> Result<(), MitosisError> {
     let mut taken = BTreeSet::new();
     for name in names {
         if name.is_empty() || !taken.insert(name) {
-            return Err(Refused::Name { place: place.to_owned(), name: name.to_owned() });
+            return Err(MitosisError::Name { place: place.to_owned(), name: name.to_owned() });
         }
     }
     Ok(())
 }
 
-fn check_subcells(cell: &Cell) -> Result<(), Refused> {
+fn check_subcells(cell: &Cell) -> Result<(), MitosisError> {
     let name = || cell.name.clone();
     unique(&format!("cell \"{}\"", cell.name), cell.subcells.iter().map(|subcell| subcell.name.as_str()))?;
     let divided = cell.subcells.iter().filter(|subcell| !subcell.is_catch_all()).count();
     // If none is written, the scheduler adds a catch-all.
     if divided + 1 > MAX_SUBCELLS {
-        return Err(Refused::Subcells { cell: name(), count: divided + 1 });
+        return Err(MitosisError::Subcells { cell: name(), count: divided + 1 });
     }
     let mut has_catch_all = false;
     let mut earlier: Vec<&str> = Vec::new();
@@ -180,7 +182,7 @@ fn check_subcells(cell: &Cell) -> Result<(), Refused> {
         if subcell.is_catch_all() {
             if has_catch_all || subcell.matches.len() != 1 {
                 let (cell, subcell) = in_cell();
-                return Err(Refused::CatchAll { cell, subcell });
+                return Err(MitosisError::CatchAll { cell, subcell });
             }
             has_catch_all = true;
             continue;
@@ -190,17 +192,17 @@ fn check_subcells(cell: &Cell) -> Result<(), Refused> {
         let count = subcell.matches.len();
         if count == 0 || count > MAX_ORS {
             let (cell, subcell) = in_cell();
-            return Err(Refused::Ors { cell, subcell, count });
+            return Err(MitosisError::Ors { cell, subcell, count });
         }
         for prefixes in &subcell.matches {
             if prefixes.len() > MAX_ANDS {
                 let (cell, subcell) = in_cell();
-                return Err(Refused::Ands { cell, subcell, count: prefixes.len() });
+                return Err(MitosisError::Ands { cell, subcell, count: prefixes.len() });
             }
             if let Some(prefix) = prefixes.iter().find(|it| it.is_empty() || it.len() > MAX_PREFIX || it.contains('\0'))
             {
                 let (cell, subcell) = in_cell();
-                return Err(Refused::Prefix { cell, subcell, prefix: prefix.clone() });
+                return Err(MitosisError::Prefix { cell, subcell, prefix: prefix.clone() });
             }
             // Several prefixes that must match are equivalent to the longest, or can never match together.
             let longest = prefixes.iter().max_by_key(|prefix| prefix.len()).map_or("", String::as_str);
@@ -214,7 +216,7 @@ fn check_subcells(cell: &Cell) -> Result<(), Refused> {
         }
         if !reached {
             let (cell, subcell) = in_cell();
-            return Err(Refused::Shadowed { cell, subcell });
+            return Err(MitosisError::Shadowed { cell, subcell });
         }
         earlier.append(&mut own);
     }
@@ -225,7 +227,7 @@ fn check_subcells(cell: &Cell) -> Result<(), Refused> {
 ///
 /// # Errors
 /// Those of [`check`]; then there is no text.
-pub fn to_json(cells: &[Cell]) -> Result<String, Refused> {
+pub fn to_json(cells: &[Cell]) -> Result<String, MitosisError> {
     check(cells)?;
     let cells: Vec<String> = cells.iter().map(cell_json).collect();
     Ok(escape::json(format!("[\n{}\n]\n", cells.join(",\n"))))
@@ -341,22 +343,25 @@ mod tests {
         Cell { name: name.to_owned(), matches, subcells: subcells.to_vec() }
     }
 
-    fn divided(subcells: &[Subcell]) -> Result<(), Refused> {
+    fn divided(subcells: &[Subcell]) -> Result<(), MitosisError> {
         check(&[cell("c", CellMatch::All, subcells)])
     }
 
     #[test]
     fn cells_are_checked() {
         let part = |part: &str| CellMatch::CgroupContains(part.to_owned());
-        assert_eq!(check(&[]), Err(Refused::NoCells));
+        assert_eq!(check(&[]), Err(MitosisError::NoCells));
         assert_eq!(check(&[cell("a", CellMatch::All, &[])]), Ok(()));
         let cells = [cell("a", CellMatch::All, &[]), cell("b", part("x"), &[])];
-        assert_eq!(check(&cells), Err(Refused::AllNotLast("a".to_owned())));
-        assert!(matches!(check(&[cell("a", part("x"), &[]), cell("a", part("y"), &[])]), Err(Refused::Name { .. })));
-        assert!(matches!(check(&[cell("", part("x"), &[])]), Err(Refused::Name { .. })));
-        assert_eq!(check(&[cell("a", part(""), &[])]), Err(Refused::EmptyCgroup("a".to_owned())));
+        assert_eq!(check(&cells), Err(MitosisError::AllNotLast("a".to_owned())));
+        assert!(matches!(
+            check(&[cell("a", part("x"), &[]), cell("a", part("y"), &[])]),
+            Err(MitosisError::Name { .. })
+        ));
+        assert!(matches!(check(&[cell("", part("x"), &[])]), Err(MitosisError::Name { .. })));
+        assert_eq!(check(&[cell("a", part(""), &[])]), Err(MitosisError::EmptyCgroup("a".to_owned())));
         let regex = CellMatch::CgroupRegex("(".to_owned());
-        assert!(matches!(check(&[cell("a", regex, &[])]), Err(Refused::Regex { .. })));
+        assert!(matches!(check(&[cell("a", regex, &[])]), Err(MitosisError::Regex { .. })));
     }
 
     #[test]
@@ -364,7 +369,7 @@ mod tests {
         let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
         let mut subcells: Vec<_> = names.iter().map(|&name| subcell(name, &[&[name]])).collect();
         // The scheduler's own catch-all is the ninth.
-        assert_eq!(divided(&subcells), Err(Refused::Subcells { cell: "c".to_owned(), count: 9 }));
+        assert_eq!(divided(&subcells), Err(MitosisError::Subcells { cell: "c".to_owned(), count: 9 }));
         subcells.pop();
         assert_eq!(divided(&subcells), Ok(()));
         subcells.push(Subcell::catch_all());
@@ -373,16 +378,16 @@ mod tests {
 
     #[test]
     fn conditions_are_checked() {
-        assert!(matches!(divided(&[subcell("s", &[])]), Err(Refused::Ors { count: 0, .. })));
+        assert!(matches!(divided(&[subcell("s", &[])]), Err(MitosisError::Ors { count: 0, .. })));
         let ors: [&[&str]; 5] = [&["a"], &["b"], &["c"], &["d"], &["e"]];
         assert_eq!(divided(&[subcell("s", &ors[..4])]), Ok(()));
-        assert!(matches!(divided(&[subcell("s", &ors)]), Err(Refused::Ors { count: 5, .. })));
+        assert!(matches!(divided(&[subcell("s", &ors)]), Err(MitosisError::Ors { count: 5, .. })));
         assert_eq!(divided(&[subcell("s", &[&["a", "ab", "abc", "abcd"]])]), Ok(()));
         let ands: &[&str] = &["a", "ab", "abc", "abcd", "abcde"];
-        assert!(matches!(divided(&[subcell("s", &[ands])]), Err(Refused::Ands { count: 5, .. })));
+        assert!(matches!(divided(&[subcell("s", &[ands])]), Err(MitosisError::Ands { count: 5, .. })));
         assert_eq!(divided(&[subcell("s", &[&["123456789012345"]])]), Ok(()));
         for prefix in ["1234567890123456", "", "a\0b"] {
-            assert!(matches!(divided(&[subcell("s", &[&[prefix]])]), Err(Refused::Prefix { .. })), "{prefix:?}");
+            assert!(matches!(divided(&[subcell("s", &[&[prefix]])]), Err(MitosisError::Prefix { .. })), "{prefix:?}");
         }
     }
 
@@ -390,9 +395,9 @@ mod tests {
     fn one_catch_all_is_the_limit() {
         let all = Subcell::catch_all();
         assert_eq!(divided(&[subcell("s", &[&["a"]]), all.clone()]), Ok(()));
-        assert!(matches!(divided(&[all.clone(), subcell("t", &[&[]])]), Err(Refused::CatchAll { .. })));
-        assert!(matches!(divided(&[subcell("t", &[&["a"], &[]])]), Err(Refused::CatchAll { .. })));
-        assert!(matches!(divided(&[all.clone(), all]), Err(Refused::Name { .. })));
+        assert!(matches!(divided(&[all.clone(), subcell("t", &[&[]])]), Err(MitosisError::CatchAll { .. })));
+        assert!(matches!(divided(&[subcell("t", &[&["a"], &[]])]), Err(MitosisError::CatchAll { .. })));
+        assert!(matches!(divided(&[all.clone(), all]), Err(MitosisError::Name { .. })));
     }
 
     #[test]
@@ -400,18 +405,21 @@ mod tests {
         let web = subcell("web", &[&["web"]]);
         let webserver = subcell("webserver", &[&["webserver"]]);
         assert_eq!(divided(&[webserver.clone(), web.clone()]), Ok(()));
-        assert!(matches!(divided(&[web.clone(), webserver]), Err(Refused::Shadowed { .. })));
-        assert!(matches!(divided(&[web.clone(), subcell("w", &[&["web"]])]), Err(Refused::Shadowed { .. })));
+        assert!(matches!(divided(&[web.clone(), webserver]), Err(MitosisError::Shadowed { .. })));
+        assert!(matches!(divided(&[web.clone(), subcell("w", &[&["web"]])]), Err(MitosisError::Shadowed { .. })));
         assert_eq!(divided(&[web.clone(), subcell("w", &[&["webx"], &["db"]])]), Ok(()));
-        assert!(matches!(divided(&[web, subcell("w", &[&["webx"], &["w", "web"]])]), Err(Refused::Shadowed { .. })));
-        assert!(matches!(divided(&[subcell("w", &[&["a", "b"]])]), Err(Refused::Shadowed { .. })));
+        assert!(matches!(
+            divided(&[web, subcell("w", &[&["webx"], &["w", "web"]])]),
+            Err(MitosisError::Shadowed { .. })
+        ));
+        assert!(matches!(divided(&[subcell("w", &[&["a", "b"]])]), Err(MitosisError::Shadowed { .. })));
         // A subcell that can never match takes nothing from others.
         assert_eq!(divided(&[subcell("v", &[&["a", "b"], &["c"]]), subcell("w", &[&["b"]])]), Ok(()));
     }
 
     #[test]
     fn what_is_refused_is_not_written() {
-        assert_eq!(to_json(&[]), Err(Refused::NoCells));
+        assert_eq!(to_json(&[]), Err(MitosisError::NoCells));
     }
 
     #[test]

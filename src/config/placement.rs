@@ -44,13 +44,13 @@ pub enum PlacementError {
     Mitosis(#[from] mitosis::ParseError),
     /// scx_mitosis would reject it.
     #[error("scx_mitosis rejects it: {0}")]
-    MitosisRefused(#[from] mitosis::Refused),
+    MitosisRefused(#[from] mitosis::MitosisError),
     /// It has more than scxprof knows of scx_layered.
     #[error("no configuration of scx_layered that scxprof knows: {0}")]
     Layered(#[from] layered::ParseError),
     /// scx_layered would reject it.
     #[error("scx_layered rejects it: {0}")]
-    LayeredRefused(#[from] layered::Refused),
+    LayeredRefused(#[from] layered::LayeredError),
 }
 
 impl Placement {

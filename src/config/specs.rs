@@ -37,16 +37,19 @@ pub(super) struct Room {
 
 /// The general spec, preceded by those of cgroups with different sharing, as far as they fit.
 pub(super) fn specs(
-    group: SpecIndex,
+    index: SpecIndex,
     spec: &CellSpec,
     tally: &Tally,
     by_cell: &ByCell<'_>,
     min_share: f64,
     room: Room,
 ) -> Specs {
-    let names = tally.names_of(group);
-    let mut cells: Vec<(CellIndex, f64)> =
-        tally.cells().filter(|(_, cell)| cell.spec == group).map(|(index, cell)| (index, cell.total)).collect();
+    let names = tally.names_of(index);
+    let mut cells: Vec<(CellIndex, f64)> = tally
+        .cells()
+        .filter(|(_, cell)| cell.spec == index)
+        .map(|(cell_index, cell)| (cell_index, cell.total))
+        .collect();
     cells.sort_by(|a, b| b.1.total_cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     let cells: Vec<CellIndex> = cells.into_iter().map(|it| it.0).collect();
     let expressed = |name: &str, cells: &[CellIndex]| {

@@ -164,8 +164,8 @@ impl Tally {
 
     /// All samples of a cell spec.
     #[must_use]
-    pub fn spec_total(&self, group: SpecIndex) -> f64 {
-        sum(self.cells.iter().filter(|cell| cell.spec == group).map(|cell| cell.total))
+    pub fn spec_total(&self, spec: SpecIndex) -> f64 {
+        sum(self.cells.iter().filter(|cell| cell.spec == spec).map(|cell| cell.total))
     }
 
     /// Samples by cell and name, in no order.
@@ -177,10 +177,10 @@ impl Tally {
     }
 
     /// Samples by cell and name in one cell spec, by name and then by cell.
-    pub(crate) fn names_of(&self, group: SpecIndex) -> Vec<(Comm, CellIndex, f64)> {
-        let in_group = |cell: CellIndex| self.get(cell).is_some_and(|tally| tally.spec == group);
+    pub(crate) fn names_of(&self, spec: SpecIndex) -> Vec<(Comm, CellIndex, f64)> {
+        let is_of_spec = |cell: CellIndex| self.get(cell).is_some_and(|tally| tally.spec == spec);
         let mut names: Vec<_> =
-            self.counts().filter(|it| in_group(it.0)).map(|(cell, comm, count)| (comm, cell, count)).collect();
+            self.counts().filter(|it| is_of_spec(it.0)).map(|(cell, comm, count)| (comm, cell, count)).collect();
         names.sort_unstable_by_key(|&(comm, cell, _)| (comm, cell));
         names
     }
@@ -205,8 +205,8 @@ fn sum(counts: impl Iterator<Item = f64>) -> f64 {
 mod tests {
     use super::*;
 
-    fn assign(group: SpecIndex, cgroup: &str) -> CellKey {
-        CellKey { spec: group, cgroup: cgroup.as_bytes().to_vec() }
+    fn assign(spec: SpecIndex, cgroup: &str) -> CellKey {
+        CellKey { spec, cgroup: cgroup.as_bytes().to_vec() }
     }
 
     #[test]

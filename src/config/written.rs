@@ -6,7 +6,7 @@ use super::cell::Subcell;
 use super::consumer::{Assigned, Consumer};
 use super::decide::Decision;
 use super::members::{Member, Members, Verdict};
-use super::mitosis::Refused;
+use super::mitosis::MitosisError;
 use super::note::Note;
 use super::tally::Tally;
 use crate::sample::ThreadIndex;
@@ -22,7 +22,7 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    pub(crate) fn new(decision: &Decision, tally: &Tally, members: &Members) -> Result<Self, Refused> {
+    pub(crate) fn new(decision: &Decision, tally: &Tally, members: &Members) -> Result<Self, MitosisError> {
         let consumer = Consumer::of(&decision.cells, decision.scheduler)?;
         let place = |member: &Member| {
             let cgroup = tally.get(member.cell)?.cgroup.as_deref()?;

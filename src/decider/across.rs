@@ -50,7 +50,7 @@ impl Decider {
     /// `None` for what stands for all cells beyond those that are distinguished.
     fn cell_name(&self, cell: CellIndex) -> Option<CellName> {
         let cell = self.tally.get(cell)?;
-        let spec = self.groups.specs().get(cell.spec)?;
+        let spec = self.specs.specs().get(cell.spec)?;
         Some(CellName::new(&spec.name, cell.cgroup.as_deref()?))
     }
 
@@ -66,7 +66,7 @@ impl Decider {
             Some(InCell { spec: cell.spec, cgroup })
         };
         let [smaller, larger] = [(pair.smaller, pair.threads[0]), (pair.larger, pair.threads[1])].map(in_cell);
-        Some(OneCell::new(&self.groups, [smaller?, larger?], scheduler))
+        Some(OneCell::new(&self.specs, [smaller?, larger?], scheduler))
     }
 }
 

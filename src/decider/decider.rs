@@ -26,7 +26,7 @@ const MAX_CGROUPS: usize = 1 << 16;
 /// Counts samples by cell and name, and sketches which threads touch what; `session::Sampled` makes the decision.
 #[derive(Debug)]
 pub struct Decider {
-    pub(super) groups: CellSpecs,
+    pub(super) specs: CellSpecs,
     pub(super) source: Source,
     pub(super) tally: Tally,
     pub(super) sharing: Sharing,
@@ -83,9 +83,9 @@ impl Decider {
     /// A decider for these cell specs. Of `memory` bytes, the same as those of the capture or replay, the sketch takes three
     /// eighths.
     #[must_use]
-    pub fn new(groups: CellSpecs, source: Source, memory: usize) -> Self {
+    pub fn new(specs: CellSpecs, source: Source, memory: usize) -> Self {
         Self {
-            groups,
+            specs,
             source,
             tally: Tally::default(),
             sharing: Sharing::new(memory / 8 * 3),
@@ -144,7 +144,7 @@ impl Decider {
     /// The cell specs.
     #[must_use]
     pub(crate) fn specs(&self) -> &CellSpecs {
-        &self.groups
+        &self.specs
     }
 
     /// The counts of samples.
@@ -241,10 +241,10 @@ impl Decider {
         if self.cell_of_cgroup.len() >= MAX_CGROUPS {
             self.cell_of_cgroup.clear();
         }
-        let Self { groups, tally, cell_of_cgroup, .. } = self;
+        let Self { specs, tally, cell_of_cgroup, .. } = self;
         let mut find = || {
             let path = cgroups.path(cgroup);
-            (tally.cell(groups.assign(path.map_or(&b"/"[..], |path| path))), path.cloned())
+            (tally.cell(specs.assign(path.map_or(&b"/"[..], |path| path))), path.cloned())
         };
         let known = cell_of_cgroup.entry(cgroup).or_insert_with(&mut find);
         if known.1.is_none() {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::decider::Decider;
 use crate::cluster::PairUse;
 use crate::config::base_of;
-use crate::evidence::{part_of, Class, Evidence, EvidenceError, Folds, Key, Kind, Scope, Sum, Sums};
+use crate::evidence::{part_of, Class, Evidence, EvidenceError, Folds, Key, RowKind, Scope, Sum, Sums};
 use crate::sample::printable;
 
 /// Classes of a cell of which pairs are written: those with most misses. Others have a row, but no pairs.
@@ -30,13 +30,13 @@ impl Decider {
         let scope = &Scope { source: self.source.name().to_owned(), ..scope.clone() };
         let mut rows = Evidence::default();
         let once = Sums::default().with(Sum::Runs, 1);
-        rows.add(Key::new(Kind::Run, scope), &run.with(Sum::Runs, 1).with_value(Sum::Samples, self.tally.total()))?;
-        for (place, spec) in (0..).zip(self.groups.specs()) {
+        rows.add(Key::new(RowKind::Run, scope), &run.with(Sum::Runs, 1).with_value(Sum::Samples, self.tally.total()))?;
+        for (place, spec) in (0..).zip(self.specs.specs()) {
             let matches = Class { cell: spec.name.clone(), cgroup: spec.matcher.text(), ..Class::default() };
-            rows.add(Key { part: place, ..Key::of(Kind::Spec, scope, &matches) }, &once)?;
+            rows.add(Key { part: place, ..Key::of(RowKind::Spec, scope, &matches) }, &once)?;
         }
         // Cells, of which several may fold to one.
-        let last = self.groups.specs().len().saturating_sub(1);
+        let last = self.specs.specs().len().saturating_sub(1);
         let mut cells: BTreeMap<Class, u64> = BTreeMap::new();
         for (_, cell) in self.tally.cells() {
             if let Some(class) = self.class_of_cell(cell.spec, cell.cgroup.as_deref(), folds) {
@@ -44,7 +44,7 @@ impl Decider {
             }
         }
         for (cell, count) in cells {
-            rows.add(Key::of(Kind::Cell, scope, &cell), &once.with(Sum::Cgroups, count))?;
+            rows.add(Key::of(RowKind::Cell, scope, &cell), &once.with(Sum::Cgroups, count))?;
         }
         // Classes, by number.
         let mut number: BTreeMap<Class, u32> = BTreeMap::new();
@@ -81,7 +81,7 @@ impl Decider {
                 .with_value(Sum::Misses, uses.misses)
                 .with_value(Sum::Counted, uses.counted)
                 .with(Sum::Lines, uses.lines.round() as u64);
-            rows.add(Key::of(Kind::Class, scope, class), &sums)?;
+            rows.add(Key::of(RowKind::Class, scope, class), &sums)?;
         }
         let mut by_misses: Vec<(&Class, f64)> =
             classes.iter().zip(&found.classes).map(|it| (*it.0, it.1.misses)).collect();
@@ -110,14 +110,14 @@ impl Decider {
             rows.add(Key::across(scope, class(a), class(b)), &once.with_value(Sum::Avoidable, avoidable))?;
         }
         for (part, (possible, shared)) in parts {
-            let key = Key { host: host.to_owned(), part, ..Key::new(Kind::Host, scope) };
+            let key = Key { host: host.to_owned(), part, ..Key::new(RowKind::Host, scope) };
             rows.add(key, &once.with_value(Sum::Possible, possible).with_value(Sum::Shared, shared))?;
         }
         Ok(rows)
     }
 
     fn class_of_cell(&self, spec: usize, cgroup: Option<&[u8]>, folds: &Folds) -> Option<Class> {
-        let cell = self.groups.specs().get(spec)?.name.clone();
+        let cell = self.specs.specs().get(spec)?.name.clone();
         let cgroup = cgroup.map_or_else(|| "*".to_owned(), |cgroup| folds.fold(&printable(cgroup)));
         Some(Class { cell, cgroup, ..Class::default() })
     }

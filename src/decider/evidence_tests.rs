@@ -7,7 +7,7 @@ use crate::cluster::quality::adjusted_rand_index;
 use crate::cluster::truth::Scenario;
 use crate::config::CellOptions;
 use crate::config::{self, CellSpecs};
-use crate::evidence::{Class, Evidence, Folds, Key, Kind, Scope, Sum, Sums, Watch};
+use crate::evidence::{Class, Evidence, FadingEvidence, Folds, Key, RowKind, Scope, Sum, Sums};
 use crate::resolve::Cgroups;
 use crate::sample::{Comm, Source};
 use crate::sinks::Sink;
@@ -198,7 +198,7 @@ fn slices(scenario: &Scenario, interval: u64, thread_of: &dyn Fn(u32) -> u32) ->
 #[test]
 fn a_watch_does_not_flap_in_a_week_and_follows_a_change() {
     let scenario = Scenario { samples: 40, threads: 12, groups: 3, ..Scenario::default() };
-    let mut watch = Watch::new(config::DecisionOptions::new(0.05, 64), 2);
+    let mut watch = FadingEvidence::new(config::DecisionOptions::new(0.05, 64), 2);
     let mut given: Vec<u64> = Vec::new();
     let week = if std::env::var_os("WEEK").is_some() { 1008 } else { 144 };
     for interval in 0..week {
@@ -225,7 +225,7 @@ fn a_watch_does_not_flap_in_a_week_and_follows_a_change() {
 #[test]
 fn a_configuration_that_could_not_be_given_out_is_judged_again() {
     let scenario = Scenario { samples: 40, threads: 12, groups: 3, ..Scenario::default() };
-    let mut watch = Watch::new(config::DecisionOptions::new(0.05, 64), 2);
+    let mut watch = FadingEvidence::new(config::DecisionOptions::new(0.05, 64), 2);
     let given = (0..3).map(|interval| {
         let new = watch.interval(&slices(&scenario, interval, &|thread| thread)).unwrap().new;
         if interval == 1 {
@@ -242,10 +242,11 @@ fn a_configuration_that_could_not_be_given_out_is_judged_again() {
 fn a_watch_goes_on_where_it_was() {
     let scenario = Scenario { samples: 40, threads: 12, groups: 3, ..Scenario::default() };
     let options = config::DecisionOptions::new(0.05, 64);
-    let mut watch = Watch::new(options, 2);
+    let mut watch = FadingEvidence::new(options, 2);
     let first = watch.interval(&slices(&scenario, 0, &|thread| thread)).unwrap();
     assert!(first.new.is_none() && watch.candidate().is_some());
-    let mut again = Watch::new(options, 2).resume(watch.evidence().clone(), watch.candidate().map(str::to_owned));
+    let mut again =
+        FadingEvidence::new(options, 2).resume(watch.evidence().clone(), watch.candidate().map(str::to_owned));
     let fresh = slices(&scenario, 1, &|thread| thread);
     assert_eq!(again.interval(&fresh).unwrap(), watch.interval(&fresh).unwrap());
     assert!(again.loaded().is_some() && again.loaded() == watch.loaded());
@@ -255,7 +256,7 @@ fn a_watch_goes_on_where_it_was() {
     assert_eq!((kept.new, again.candidate()), (None, None));
     // Private memory: no configuration matters.
     let nothing = Scenario { groups: 0, globals: 0.0, noise: 0.0, ..scenario };
-    let mut idle = Watch::new(options, 2);
+    let mut idle = FadingEvidence::new(options, 2);
     let found = idle.interval(&slices(&nothing, 0, &|thread| thread)).unwrap();
     assert_eq!((found.score, found.new), (None, None));
     assert!(found.reason.unwrap().contains("no configuration matters"));
@@ -263,7 +264,7 @@ fn a_watch_goes_on_where_it_was() {
     // Evidence of other cell specs is dropped.
     let other = Class { cell: "web".into(), cgroup: "contains web".into(), ..Class::default() };
     let mut foreign = Evidence::default();
-    foreign.add(Key::of(Kind::Spec, &Scope::default(), &other), &Sums::default().with(Sum::Runs, 1)).unwrap();
-    let mut resumed = Watch::new(options, 2).resume(foreign, None);
+    foreign.add(Key::of(RowKind::Spec, &Scope::default(), &other), &Sums::default().with(Sum::Runs, 1)).unwrap();
+    let mut resumed = FadingEvidence::new(options, 2).resume(foreign, None);
     assert!(resumed.interval(&fresh).unwrap().best.is_some() && resumed.candidate().is_some());
 }

@@ -14,20 +14,20 @@ impl Decider {
         clusters: &Clusters,
         options: &config::DecisionOptions,
     ) -> Result<Decision, NoSamples> {
-        let locality = |group, labels: &[u32]| clusters.locality_of(&self.of_group(group, labels));
-        let mut decision = config::better(&self.groups, &self.tally, members, options, locality)?;
+        let locality = |group, labels: &[u32]| clusters.locality_of(&self.of_spec(group, labels));
+        let mut decision = config::better(&self.specs, &self.tally, members, options, locality)?;
         let strays = config::strays(&decision, &self.tally, members);
         decision.notes.extend(strays);
         Ok(decision)
     }
 
-    fn group_of(&self, cell: config::CellIndex) -> Option<SpecIndex> {
+    fn spec_of(&self, cell: config::CellIndex) -> Option<SpecIndex> {
         self.tally.get(cell).map(|cell| cell.spec)
     }
 
     /// The labels of a cell spec's threads; each of the others has its own label.
-    fn of_group(&self, group: SpecIndex, labels: &[u32]) -> Vec<u32> {
-        let is_in = |at: usize| self.facts.get(at).is_some_and(|facts| self.group_of(facts.cell) == Some(group));
+    fn of_spec(&self, spec: SpecIndex, labels: &[u32]) -> Vec<u32> {
+        let is_in = |at: usize| self.facts.get(at).is_some_and(|facts| self.spec_of(facts.cell) == Some(spec));
         labels.iter().enumerate().map(|(at, &label)| if is_in(at) { label } else { at as u32 }).collect()
     }
 
@@ -52,14 +52,14 @@ impl Decider {
 
     /// The cgroups of all threads: the path, the samples, and whether no cell spec but the last takes it; most samples first.
     pub(crate) fn sampled_cgroups(&self) -> Vec<(Vec<u8>, f64, bool)> {
-        let last = self.groups.specs().len().saturating_sub(1);
+        let last = self.specs.specs().len().saturating_sub(1);
         let mut samples: BTreeMap<u64, f64> = BTreeMap::new();
         for facts in &self.facts {
             *samples.entry(facts.cgroup).or_default() += facts.samples;
         }
         let named = |(cgroup, samples): (u64, f64)| {
             let (cell, path) = self.cell_of_cgroup.get(&cgroup)?;
-            Some((path.as_ref()?.to_vec(), samples, self.group_of(*cell) == Some(last)))
+            Some((path.as_ref()?.to_vec(), samples, self.spec_of(*cell) == Some(last)))
         };
         let mut cgroups: Vec<_> = samples.into_iter().filter_map(named).collect();
         cgroups.sort_by(|a, b| b.1.total_cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
@@ -69,11 +69,11 @@ impl Decider {
     /// The thread with the most samples of those in a cell spec that match `such`.
     fn whose(&self, cell: &str, such: impl Fn(&Facts) -> bool) -> Option<ThreadRef> {
         // The name of a cgroup with its own spec is the spec's name followed by its own.
-        let is_group =
+        let is_named =
             |name: &str| cell.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'));
         let is_there = |facts: &&Facts| {
-            let group = self.group_of(facts.cell).and_then(|group| self.groups.specs().get(group));
-            group.is_some_and(|spec| is_group(&spec.name)) && such(facts)
+            let spec = self.spec_of(facts.cell).and_then(|spec| self.specs.specs().get(spec));
+            spec.is_some_and(|spec| is_named(&spec.name)) && such(facts)
         };
         let thread = self.facts.iter().filter(is_there).max_by(|a, b| a.samples.total_cmp(&b.samples))?;
         let process = self.facts.iter().find(|facts| facts.tid == thread.pid).map(|facts| facts.last.1);
@@ -172,9 +172,9 @@ mod tests {
         let own = |of: u32| -> Vec<u32> {
             (0..).zip(&pids).map(|(at, &pid)| if pid == of { 1000 + pid } else { at }).collect()
         };
-        let rest = decider.groups.specs().len() - 1;
-        assert_eq!((decider.of_group(0, &labels), decider.of_group(rest, &labels)), (own(600), own(9)));
+        let rest = decider.specs.specs().len() - 1;
+        assert_eq!((decider.of_spec(0, &labels), decider.of_spec(rest, &labels)), (own(600), own(9)));
         // Numbers beyond the threads belong to no thread.
-        assert_eq!(decider.of_group(1, &labels), [0, 1, 2, 3]);
+        assert_eq!(decider.of_spec(1, &labels), [0, 1, 2, 3]);
     }
 }

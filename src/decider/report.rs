@@ -49,7 +49,7 @@ impl Decider {
             shares_across: across.shares.clone(),
             misses: clusters.counted.clone(),
         };
-        let mut report = report(&self.groups, &self.tally, members, options, decision, &evidence)?;
+        let mut report = report(&self.specs, &self.tally, members, options, decision, &evidence)?;
         report.matrix = self.matrix(decided, &names, &report);
         Ok(report)
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::decider::{Decider, Facts};
 use crate::cluster::layout::{Group, Layout};
 use crate::cluster::score::{Avoidable, Avoided};
-use crate::config::mitosis::{Refused, MAX_CELLS};
+use crate::config::mitosis::{MitosisError, MAX_CELLS};
 use crate::config::{base_of, Place, Placement, Scheduler};
 use crate::report::score::{CellScore, MisplacedThreads, PairScore, Score, SubcellScore, UnmatchedThreads};
 use crate::sample::printable;
@@ -118,15 +118,15 @@ impl Decider {
     }
 
     /// Why scx_mitosis would not run a configuration on a host with so many CPUs, as far as the sampled cgroups show.
-    pub(crate) fn refuses(&self, placement: &Placement, target_cpus: usize) -> Option<Refused> {
+    pub(crate) fn refuses(&self, placement: &Placement, target_cpus: usize) -> Option<MitosisError> {
         let places =
             self.facts.iter().map(|it| placement.place_of(self.path_of(it), it.last.1.as_bytes(), None).cgroup);
         // The root's cell always exists.
         let cells = places.chain([Vec::new()]).collect::<BTreeSet<_>>().len();
         match placement.scheduler() {
             Scheduler::Layered => None,
-            Scheduler::Mitosis if cells > MAX_CELLS => Some(Refused::TooManyCells { cells }),
-            Scheduler::Mitosis => (cells > target_cpus).then_some(Refused::FewCpus { target_cpus, cells }),
+            Scheduler::Mitosis if cells > MAX_CELLS => Some(MitosisError::TooManyCells { cells }),
+            Scheduler::Mitosis => (cells > target_cpus).then_some(MitosisError::FewCpus { target_cpus, cells }),
         }
     }
 

@@ -26,8 +26,8 @@ fn no_cgroups() -> (tempfile::TempDir, Cgroups) {
 #[test]
 fn a_thread_under_two_hints_is_two_classes() {
     let (_dir, mut cgroups) = no_cgroups();
-    let groups = CellSpecs::new(&CellOptions::default()).unwrap();
-    let mut decider = Decider::new(groups, Source::Timer, 12 << 20).use_hints();
+    let specs = CellSpecs::new(&CellOptions::default()).unwrap();
+    let mut decider = Decider::new(specs, Source::Timer, 12 << 20).use_hints();
     let mut rng = crate::cluster::truth::Rng::new(7);
     for turn in 0..12_000u64 {
         let thread = (turn % 6) as u32;
@@ -122,8 +122,8 @@ fn a_thread_that_its_name_takes_along_is_named() {
 #[test]
 fn a_path_that_comes_late_is_taken() {
     let (_dir, mut cgroups) = no_cgroups();
-    let groups = CellSpecs::new(&CellOptions { cells: vec!["db=/db$".to_owned()], ..CellOptions::default() }).unwrap();
-    let mut decider = Decider::new(groups, Source::Faults, 1 << 20);
+    let specs = CellSpecs::new(&CellOptions { cells: vec!["db=/db$".to_owned()], ..CellOptions::default() }).unwrap();
+    let mut decider = Decider::new(specs, Source::Faults, 1 << 20);
     let sample = Sample {
         raw: RawSample { cgroup: 77, share: 1.0, ..RawSample::default() },
         comm: Some("x".into()),
@@ -197,8 +197,8 @@ fn a_thread_counts_by_its_last_name_alone() {
         cgroups.record(1, b"/a");
         cgroups.record(2, b"/b");
         let cells = ["a=/a$", "b=/b$"].map(str::to_owned).to_vec();
-        let groups = CellSpecs::new(&CellOptions { cells, ..CellOptions::default() }).unwrap();
-        let mut decider = Decider::new(groups, Source::Timer, 8 << 20);
+        let specs = CellSpecs::new(&CellOptions { cells, ..CellOptions::default() }).unwrap();
+        let mut decider = Decider::new(specs, Source::Timer, 8 << 20);
         if use_hints {
             decider = decider.use_hints();
         }
@@ -225,8 +225,8 @@ type When = fn(f64) -> bool;
 /// other pair where `swap` says, and otherwise work on memory of their own; threads sleep where `sleeps` says.
 fn notes_of(shares: When, swap: When, sleeps: When) -> Vec<String> {
     let (_dir, mut cgroups) = no_cgroups();
-    let groups = CellSpecs::new(&CellOptions::default()).unwrap();
-    let mut decider = Decider::new(groups, Source::Timer, 12 << 20);
+    let specs = CellSpecs::new(&CellOptions::default()).unwrap();
+    let mut decider = Decider::new(specs, Source::Timer, 12 << 20);
     let mut rng = crate::cluster::truth::Rng::new(3);
     for turn in 0..20_000u64 {
         let time = turn * 1_000_000;

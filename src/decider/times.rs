@@ -34,7 +34,7 @@ impl Decider {
         let of_thread = |thread: &u32| self.facts.get(*thread as usize).map(|facts| facts.last.1);
         let names: std::collections::BTreeSet<Comm> = community.threads.iter().filter_map(of_thread).collect();
         let cell = self.tally.get(community.cell)?;
-        let (cell, threads) = (self.groups.specs().get(cell.spec)?.name.clone(), spelled(names.iter()));
+        let (cell, threads) = (self.specs.specs().get(cell.spec)?.name.clone(), spelled(names.iter()));
         if constancy < CHANGES {
             let (at, is_mostly) = (change.map(seconds), mostly >= OverTime::MOSTLY);
             return Some(Note::PartnersChange { cell, threads, at, constancy, is_mostly });

@@ -9,7 +9,7 @@ use crate::sampler::SamplerError;
 
 /// How well something works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub enum State {
+pub enum CheckState {
     /// It works.
     #[serde(rename = "works")]
     Works,
@@ -24,7 +24,7 @@ pub enum State {
     NotTested,
 }
 
-impl State {
+impl CheckState {
     /// The word in the table and in the JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -37,7 +37,7 @@ impl State {
     }
 }
 
-impl fmt::Display for State {
+impl fmt::Display for CheckState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
@@ -86,7 +86,7 @@ pub struct Check {
     /// The name of a row; it stays the same from version to version.
     pub name: &'static str,
     /// Whether it works.
-    pub state: State,
+    pub state: CheckState,
     /// If it works, what was found, else the reason why it does not.
     pub why: String,
     /// What would help; `None` if nothing is wrong or no remedy is known.
@@ -97,25 +97,25 @@ impl Check {
     /// It works; `why` says what was found.
     #[must_use]
     pub(crate) fn works(section: Section, name: &'static str, why: impl Into<String>) -> Self {
-        Self { section, name, state: State::Works, why: why.into(), help: None }
+        Self { section, name, state: CheckState::Works, why: why.into(), help: None }
     }
 
     /// It works in part; `why` says what is missing.
     #[must_use]
     pub(crate) fn partly(section: Section, name: &'static str, why: impl Into<String>) -> Self {
-        Self { state: State::Partly, ..Self::works(section, name, why) }
+        Self { state: CheckState::Partly, ..Self::works(section, name, why) }
     }
 
     /// It does not work; `why` gives the reason.
     #[must_use]
     pub(crate) fn fails(section: Section, name: &'static str, why: impl Into<String>) -> Self {
-        Self { state: State::Fails, ..Self::works(section, name, why) }
+        Self { state: CheckState::Fails, ..Self::works(section, name, why) }
     }
 
     /// It was not tried; `why` gives the reason.
     #[must_use]
     pub(crate) fn not_tested(section: Section, name: &'static str, why: impl Into<String>) -> Self {
-        Self { state: State::NotTested, ..Self::works(section, name, why) }
+        Self { state: CheckState::NotTested, ..Self::works(section, name, why) }
     }
 
     /// The check with what would help.
@@ -169,10 +169,12 @@ impl Report {
     }
 
     /// The sources that work, if only for our own processes, in the order in which `auto` tries them.
-    pub fn usable(&self) -> impl Iterator<Item = (Source, State)> + '_ {
+    pub fn usable(&self) -> impl Iterator<Item = (Source, CheckState)> + '_ {
         self.checks
             .iter()
-            .filter(|check| check.section == Section::Sources && matches!(check.state, State::Works | State::Partly))
+            .filter(|check| {
+                check.section == Section::Sources && matches!(check.state, CheckState::Works | CheckState::Partly)
+            })
             .filter_map(|check| Some((check.name.parse().ok()?, check.state)))
     }
 
@@ -182,7 +184,7 @@ impl Report {
         ["pid-namespace", "cgroups"]
             .into_iter()
             .filter_map(|name| self.check(name))
-            .find(|check| check.state == State::Fails)
+            .find(|check| check.state == CheckState::Fails)
     }
 
     /// The check with this name.

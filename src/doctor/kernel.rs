@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::bpf_trials::{self, BpfTrial};
 use crate::host;
-use crate::host::hierarchy::Kind;
+use crate::host::hierarchy::HierarchyKind;
 use crate::host::limits::{self, Limit};
 use crate::host::namespace::{self, PidNamespace};
 use crate::host::pagemap;
@@ -13,7 +13,7 @@ use crate::host::tracefs::{Tracefs, TracefsError};
 use crate::host::Roots;
 use crate::resolve::Cgroups;
 use crate::sample::Source;
-use crate::sampler::attr::{Features, Refused};
+use crate::sampler::attr::{Features, RefusedFeature};
 use crate::sampler::{self, Hardware, Sampler, SamplerError, Target};
 
 /// Pages in each ring, as a run requests them.
@@ -38,7 +38,7 @@ pub struct Attempt {
     /// The features of its samples.
     pub features: Features,
     /// The features that the kernel rejected.
-    pub refused: Vec<Refused>,
+    pub refused: Vec<RefusedFeature>,
     /// The notes of a run on the choice of the event.
     pub notes: Vec<String>,
     /// Pages in each ring; fewer than a run requests if locked memory is short.
@@ -49,7 +49,7 @@ pub struct Attempt {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hierarchy {
     /// Which it is.
-    pub kind: Kind,
+    pub kind: HierarchyKind,
     /// Its mount point.
     pub point: PathBuf,
     /// Why its paths may not be what the user expects.

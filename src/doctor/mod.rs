@@ -24,7 +24,7 @@ mod trial;
 // For tests, which replace the kernel.
 #[doc(hidden)]
 pub use bpf_trials::{BpfTrial, BpfTrialError};
-pub use check::{Check, Report, Section, State};
+pub use check::{Check, CheckState, Report, Section};
 #[doc(hidden)]
 pub use kernel::{Attempt, Hierarchy, Kernel, Watched};
 pub use table::{table, Style};

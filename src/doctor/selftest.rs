@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::check::{Report, State};
+use super::check::{CheckState, Report};
 use super::load::{Load, Worker};
 use super::table;
 use crate::host::Roots;
@@ -161,9 +161,9 @@ pub(crate) fn run(
         .collect()
 }
 
-fn test(source: Source, state: State, roots: &Roots, seconds: Duration, workers: &[Worker]) -> Tested {
+fn test(source: Source, state: CheckState, roots: &Roots, seconds: Duration, workers: &[Worker]) -> Tested {
     let target = match state {
-        State::Works => Target::System,
+        CheckState::Works => Target::System,
         // Threads that the load's own process creates later inherit the event, but not those that ran already.
         _ => Target::Tasks { tids: workers.iter().map(|worker| worker.tid).collect(), enable_on_exec: false },
     };
@@ -252,7 +252,7 @@ pub(crate) fn block(report: &Report, tests: &[Tested]) -> String {
     for check in &report.checks {
         // The sentence of a check that works may contain a path; of one that fails, the reason matters.
         let _ = match check.state {
-            State::Works => writeln!(text, "{:15}{}", check.name, check.state),
+            CheckState::Works => writeln!(text, "{:15}{}", check.name, check.state),
             _ => writeln!(text, "{:15}{}: {}", check.name, check.state, check.why),
         };
     }

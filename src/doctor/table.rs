@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::check::{Report, State};
+use super::check::{CheckState, Report};
 use scxprof_base::escape;
 
 /// Columns of the whole table.
@@ -18,7 +18,7 @@ pub struct Style {
     pub color: bool,
 }
 
-impl State {
+impl CheckState {
     /// The escape sequence of its colour (ECMA-48 SGR).
     fn color(self) -> &'static str {
         match self {

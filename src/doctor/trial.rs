@@ -1,6 +1,6 @@
 //! A source that was tried.
 
-use super::check::{Check, Section, State};
+use super::check::{Check, CheckState, Section};
 use super::kernel::{Attempt, Kernel, Watched};
 use crate::sample::Source;
 use crate::sampler::SamplerError;
@@ -36,7 +36,7 @@ impl Trial {
             }
             (Err(error), Some(Ok(_))) => {
                 let failed = Check::failed(Section::Sources, name, error);
-                Check { state: State::Partly, why: format!("your own processes only: {}", failed.why), ..failed }
+                Check { state: CheckState::Partly, why: format!("your own processes only: {}", failed.why), ..failed }
             }
             (Err(error), _) => Check::failed(Section::Sources, name, error),
         }

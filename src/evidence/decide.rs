@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use thiserror::Error;
 
-use super::key::{Class, Kind};
+use super::key::{Class, RowKind};
 use super::report::{called, CommunityReport, FleetReport};
 use super::table::{Evidence, Sum, Sums};
 use super::totals::{threads_of_run, Totals, LEAST_COUNTED};
@@ -45,10 +45,10 @@ pub enum FleetError {
     NoSamples(#[from] NoSamples),
     /// The scheduler would refuse the configuration.
     #[error(transparent)]
-    Refused(#[from] config::mitosis::Refused),
+    Refused(#[from] config::mitosis::MitosisError),
     /// The same for scx_layered.
     #[error(transparent)]
-    LayeredRefused(#[from] config::layered::Refused),
+    LayeredRefused(#[from] config::layered::LayeredError),
 }
 
 /// A decision on evidence.
@@ -67,7 +67,7 @@ impl Evidence {
     /// The cell specs of the runs.
     pub(super) fn specs(&self) -> Result<CellSpecs, FleetError> {
         let mut specs: BTreeMap<i64, (&str, &str)> = BTreeMap::new();
-        for (key, _) in self.of_kind(Kind::Spec) {
+        for (key, _) in self.of_kind(RowKind::Spec) {
             let spec = (key.a.cell.as_str(), key.a.cgroup.as_str());
             if specs.len() >= MAX_SPECS {
                 return Err(FleetError::NoSpecs);
@@ -84,7 +84,7 @@ impl Evidence {
     /// CPUs of the host with fewest; `None` if no row says it.
     #[must_use]
     pub fn least_cpus(&self) -> Option<usize> {
-        self.of_kind(Kind::Run).filter_map(|(key, _)| key.scope.cpus.parse().ok()).filter(|cpus| *cpus > 0).min()
+        self.of_kind(RowKind::Run).filter_map(|(key, _)| key.scope.cpus.parse().ok()).filter(|cpus| *cpus > 0).min()
     }
 
     /// Finds the communities of classes, and decides on cells and subcells for hosts with `target_cpus` CPUs.
@@ -146,8 +146,8 @@ impl Evidence {
             }
         }
         members.affinity = affinity(&totals, &community_of);
-        let runs = self.total(Kind::Run, Sum::Runs).max(1.0);
-        let cells_of_host = 1 + (self.total(Kind::Cell, Sum::Cgroups) / runs).ceil().min(1e6) as usize;
+        let runs = self.total(RowKind::Run, Sum::Runs).max(1.0);
+        let cells_of_host = 1 + (self.total(RowKind::Cell, Sum::Cgroups) / runs).ceil().min(1e6) as usize;
         let options = DecisionOptions { cells: Some(cells_of_host), ..*options };
         let locality = |spec: SpecIndex, labels: &[u32]| {
             totals.locality(|class| {

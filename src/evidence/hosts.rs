@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::key::{Key, Kind, Scope};
+use super::key::{Key, RowKind, Scope};
 use super::table::{Evidence, Sum};
 
 /// Parts of the pairs of classes: each host has possible and shared misses of each part. Few are small, and tell most hosts apart.
@@ -49,7 +49,7 @@ impl Evidence {
         // Of each part, possible and shared misses of all hosts; of each host, those of its parts and its runs.
         let mut all = Parts::new();
         let mut hosts: BTreeMap<&str, (BTreeMap<&Scope, i64>, Parts)> = BTreeMap::new();
-        for (key, sums) in self.of_kind(Kind::Host) {
+        for (key, sums) in self.of_kind(RowKind::Host) {
             let (possible, shared) = (sums.value(Sum::Possible), sums.value(Sum::Shared));
             let host = hosts.entry(&key.host).or_default();
             let runs = host.0.entry(&*key.scope).or_default();

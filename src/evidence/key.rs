@@ -6,7 +6,7 @@ use std::sync::Arc;
 /// What a row is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
-pub enum Kind {
+pub enum RowKind {
     /// A run as a whole.
     Run,
     /// A cell spec of the run.
@@ -21,7 +21,7 @@ pub enum Kind {
     Host,
 }
 
-impl Kind {
+impl RowKind {
     /// All of them.
     pub const ALL: [Self; 6] = [Self::Run, Self::Spec, Self::Cell, Self::Class, Self::Pair, Self::Host];
 
@@ -128,7 +128,7 @@ impl PartialOrd for Class {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     /// What it is about.
-    pub kind: Kind,
+    pub kind: RowKind,
     /// Where it comes from.
     pub scope: Arc<Scope>,
     /// The class, or the first of two; its cell alone of a cell. Of a spec, `cell` is the name and `cgroup` what it matches.
@@ -152,14 +152,14 @@ pub const KEY_NUMBERS: [&str; 2] = ["version", "part"];
 impl Key {
     /// A key of a kind and a scope, and nothing else.
     #[must_use]
-    pub fn new(kind: Kind, scope: &Scope) -> Self {
+    pub fn new(kind: RowKind, scope: &Scope) -> Self {
         let (a, b) = (Arc::default(), Arc::default());
         Self { kind, scope: Arc::new(scope.clone()), a, b, host: String::new(), part: 0 }
     }
 
     /// Of a class.
     #[must_use]
-    pub fn of(kind: Kind, scope: &Scope, class: &Class) -> Self {
+    pub fn of(kind: RowKind, scope: &Scope, class: &Class) -> Self {
         Self { a: Arc::new(class.clone()), ..Self::new(kind, scope) }
     }
 
@@ -168,20 +168,20 @@ impl Key {
     pub fn pair(scope: &Scope, a: &Class, b: &Class) -> Self {
         let (a, b) = if a <= b { (a, b) } else { (b, a) };
         let second = Class { cell: String::new(), cgroup: String::new(), ..b.clone() };
-        Self { b: Arc::new(second), ..Self::of(Kind::Pair, scope, a) }
+        Self { b: Arc::new(second), ..Self::of(RowKind::Pair, scope, a) }
     }
 
     /// Of two classes in different cells.
     #[must_use]
     pub fn across(scope: &Scope, a: &Class, b: &Class) -> Self {
         let (a, b) = if a <= b { (a, b) } else { (b, a) };
-        Self { b: Arc::new(b.clone()), ..Self::of(Kind::Pair, scope, a) }
+        Self { b: Arc::new(b.clone()), ..Self::of(RowKind::Pair, scope, a) }
     }
 
     /// With the lower one of two classes first, as it may not be after their cgroups have changed.
     #[must_use]
     pub fn ordered(self) -> Self {
-        if self.kind != Kind::Pair || *self.a <= self.second() {
+        if self.kind != RowKind::Pair || *self.a <= self.second() {
             return self;
         }
         let (a, b) = (self.a.clone(), self.second());
@@ -215,7 +215,7 @@ impl Key {
         let [kind, label, source, kernel, cpu, cpus, cell, cgroup, comm, hint, cell_b, cgroup_b, comm_b, hint_b, host] =
             texts;
         Some(Self {
-            kind: Kind::parse(&kind)?,
+            kind: RowKind::parse(&kind)?,
             scope: Arc::new(Scope { label, source, kernel, cpu, cpus }),
             a: Arc::new(Class { cell, cgroup, comm, hint }),
             b: Arc::new(Class { cell: cell_b, cgroup: cgroup_b, comm: comm_b, hint: hint_b }),

@@ -8,6 +8,7 @@
 //! This module does no I/O but that of [`mod@file`], which reads and writes the table as Parquet.
 
 mod decide;
+mod fading;
 #[cfg(feature = "parquet")]
 pub mod file;
 mod fold;
@@ -25,15 +26,14 @@ mod table;
 #[cfg(feature = "parquet")]
 mod thrift;
 mod totals;
-mod watch;
 
 pub use decide::{FleetDecision, FleetError};
+pub use fading::{FadingEvidence, Interval, WatchError, MAX_CONFIGURATION};
 pub use fold::{FoldError, Folds};
 pub(crate) use hosts::part_of;
 pub use hosts::{HostReport, PARTS};
-pub use key::{Class, Key, Kind, Scope, KEY_NUMBERS, KEY_TEXTS};
+pub use key::{Class, Key, RowKind, Scope, KEY_NUMBERS, KEY_TEXTS};
 pub use page::fleet_page;
 pub use report::{ClassReport, CommunityReport, FleetReport, PairReport};
 pub use score::{Avoided, Judge};
 pub use table::{Evidence, EvidenceError, Sum, Sums, MEMORY, VERSION};
-pub use watch::{Interval, Watch, WatchError, MAX_CONFIGURATION};

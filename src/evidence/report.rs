@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 
 use super::hosts::HostReport;
-use super::key::{Class, Kind};
+use super::key::{Class, RowKind};
 use super::table::{Evidence, Sum, Sums};
 use super::totals::{threads_of_run, Totals, LEAST_COUNTED};
 use crate::config::{Decision, Note};
@@ -187,11 +187,11 @@ impl Evidence {
         FleetReport {
             version: REPORT_VERSION,
             scxprof: env!("CARGO_PKG_VERSION").to_owned(),
-            runs: self.total(Kind::Run, Sum::Runs) as i64,
+            runs: self.total(RowKind::Run, Sum::Runs) as i64,
             hosts,
-            samples: self.total(Kind::Run, Sum::Samples) / 1000.0,
-            seconds: self.total(Kind::Run, Sum::Duration) / 1000.0,
-            lost: self.total(Kind::Run, Sum::Lost) as i64,
+            samples: self.total(RowKind::Run, Sum::Samples) / 1000.0,
+            seconds: self.total(RowKind::Run, Sum::Duration) / 1000.0,
+            lost: self.total(RowKind::Run, Sum::Lost) as i64,
             target_cpus: decision.target_cpus,
             cells_of_host,
             communities,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::key::{Class, Kind};
+use super::key::{Class, RowKind};
 use super::table::{Evidence, Sum};
 use super::totals::{threads_of_run, Totals};
 use crate::cluster::layout::{Group, Layout};
@@ -44,7 +44,7 @@ impl Judge {
         let mut places: BTreeMap<Place, u32> = BTreeMap::new();
         let mut groups: Vec<(usize, f64)> = Vec::new();
         let mut group_of: BTreeMap<Class, u32> = BTreeMap::new();
-        let runs = evidence.total(Kind::Run, Sum::Runs).max(1.0);
+        let runs = evidence.total(RowKind::Run, Sum::Runs).max(1.0);
         for (class, sums) in &totals.classes {
             let cgroup = if class.cgroup.is_empty() { "/" } else { &class.cgroup };
             let hint = class.hint.parse().ok();
@@ -81,7 +81,7 @@ impl Judge {
     #[must_use]
     pub fn avoided(&self, evidence: &Evidence) -> Avoided {
         let mut sum = Avoided::default();
-        for (key, sums) in evidence.of_kind(Kind::Pair) {
+        for (key, sums) in evidence.of_kind(RowKind::Pair) {
             let misses = sums.value(Sum::Avoidable);
             if misses <= 0.0 {
                 continue;
@@ -106,7 +106,7 @@ impl Evidence {
     /// The part of all possible misses that is avoidable.
     #[must_use]
     pub fn avoidable(&self) -> f64 {
-        self.total(Kind::Pair, Sum::Avoidable) / self.total(Kind::Class, Sum::Misses).max(1.0)
+        self.total(RowKind::Pair, Sum::Avoidable) / self.total(RowKind::Class, Sum::Misses).max(1.0)
     }
 
     /// False if so little is avoidable that no configuration matters.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use super::key::{Class, Key, Kind, Scope};
+use super::key::{Class, Key, RowKind, Scope};
 
 /// The version of the table. It grows if a column changes its meaning or goes.
 pub const VERSION: i64 = 1;
@@ -225,7 +225,7 @@ impl Evidence {
         let mut left = Self::within(self.memory);
         for (key, sums) in self.rows() {
             // What says which rows there are does not fade.
-            let sums = if key.kind == Kind::Spec { *sums } else { sums.faded(part) };
+            let sums = if key.kind == RowKind::Spec { *sums } else { sums.faded(part) };
             if sums.0.iter().any(|it| *it != 0) {
                 // It was there, so it fits.
                 let _ = left.add(key.clone(), &sums);
@@ -254,7 +254,7 @@ impl Evidence {
     }
 
     /// The rows of a kind.
-    pub fn of_kind(&self, kind: Kind) -> impl Iterator<Item = (&Key, &Sums)> {
+    pub fn of_kind(&self, kind: RowKind) -> impl Iterator<Item = (&Key, &Sums)> {
         self.rows().filter(move |(key, _)| key.kind == kind)
     }
 
@@ -272,7 +272,7 @@ impl Evidence {
 
     /// The sum over all rows of a kind.
     #[must_use]
-    pub fn total(&self, kind: Kind, sum: Sum) -> f64 {
+    pub fn total(&self, kind: RowKind, sum: Sum) -> f64 {
         self.of_kind(kind).map(|(_, sums)| sums.get(sum) as f64).sum()
     }
 }
@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn rows_take_no_more_than_they_may() {
-        let key = |at: usize| Key::of(Kind::Class, &Scope::default(), &class(&format!("name {at}")));
+        let key = |at: usize| Key::of(RowKind::Class, &Scope::default(), &class(&format!("name {at}")));
         let mut few = Evidence::within(1 << 20);
         let refused = (0..10_000).find_map(|at| few.add(key(at), &Sums::default()).err());
         assert_eq!(refused, Some(EvidenceError::TooManyRows { mebibytes: 1 }));
@@ -339,7 +339,7 @@ mod tests {
     #[test]
     fn what_cannot_be_counted_is_refused() {
         let mut all = Evidence::default();
-        let key = Key::new(Kind::Run, &Scope::default());
+        let key = Key::new(RowKind::Run, &Scope::default());
         let mut wrong = Sums::default();
         wrong.0[3] = -1;
         assert_eq!(all.add(key.clone(), &wrong), Err(EvidenceError::Negative { column: "samples" }));
@@ -350,7 +350,7 @@ mod tests {
     #[test]
     fn what_fades_is_gone_at_last() {
         let mut all = Evidence::default();
-        all.add(Key::new(Kind::Run, &Scope::default()), &Sums::default().with(Sum::Samples, 9)).unwrap();
+        all.add(Key::new(RowKind::Run, &Scope::default()), &Sums::default().with(Sum::Samples, 9)).unwrap();
         let half = all.faded(0.5);
         assert_eq!(half.rows().map(|it| it.1.get(Sum::Samples)).collect::<Vec<_>>(), [5]);
         assert!(half.faded(0.01).is_empty());

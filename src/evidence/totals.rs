@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::key::{Class, Kind};
+use super::key::{Class, RowKind};
 use super::link::{link, Pair, Rules};
 use super::table::{Evidence, Sum, Sums};
 use crate::cluster::rules;
@@ -37,10 +37,10 @@ impl Totals {
             sum.0.iter_mut().zip(&sums.0).for_each(|(sum, more)| *sum = sum.saturating_add(*more));
         }
         let mut totals = Self::default();
-        for (key, sums) in evidence.of_kind(Kind::Class) {
+        for (key, sums) in evidence.of_kind(RowKind::Class) {
             add(&mut totals.classes, Class::clone(&key.a), sums);
         }
-        for (key, sums) in evidence.of_kind(Kind::Pair) {
+        for (key, sums) in evidence.of_kind(RowKind::Pair) {
             let pair = (Class::clone(&key.a), key.second());
             let to = if key.b.cell.is_empty() { &mut totals.pairs } else { &mut totals.across };
             add(to, pair, sums);

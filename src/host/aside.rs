@@ -34,7 +34,7 @@ impl From<NoAnswer> for std::io::Error {
 }
 
 #[derive(Default)]
-struct State {
+struct Calls {
     /// The number of calls about each object that have not returned yet.
     stuck: FxHashMap<u64, usize>,
     /// Calls without an answer so far.
@@ -42,7 +42,7 @@ struct State {
 }
 
 struct Pool {
-    state: Mutex<State>,
+    state: Mutex<Calls>,
     jobs: (Sender<Job>, Receiver<Job>),
 }
 
@@ -134,7 +134,7 @@ impl Drop for Done {
     }
 }
 
-fn lock() -> MutexGuard<'static, State> {
+fn lock() -> MutexGuard<'static, Calls> {
     POOL.state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

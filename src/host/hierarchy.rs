@@ -8,14 +8,14 @@ use super::{read, Error, Roots};
 /// The kind of hierarchy that `PERF_SAMPLE_CGROUP` ids come from: that of the perf_event controller, which is the unified
 /// one unless v1 has it (`implicit_on_dfl` in kernel/events/core.c).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum HierarchyKind {
     /// cgroup v2.
     Unified,
     /// The v1 hierarchy with the perf_event controller.
     PerfEvent,
 }
 
-impl Kind {
+impl HierarchyKind {
     /// The name in errors: the file system or the controller.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -56,7 +56,7 @@ pub fn is_mounted_at(directory: &Path) -> bool {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
     /// Which hierarchy.
-    pub kind: Kind,
+    pub kind: HierarchyKind,
     /// The mount point.
     pub point: PathBuf,
     /// The cgroup that is mounted there, relative to our cgroup namespace: "/", or a part such as "/docker/x", or "/../.." if
@@ -71,7 +71,11 @@ impl Mount {
     /// A file cannot be read, or the hierarchy is not mounted.
     pub fn find(roots: &Roots) -> Result<Self, Error> {
         let own = read(&roots.proc.join("self/cgroup"))?;
-        let kind = if Kind::PerfEvent.path_in(&own).is_some() { Kind::PerfEvent } else { Kind::Unified };
+        let kind = if HierarchyKind::PerfEvent.path_in(&own).is_some() {
+            HierarchyKind::PerfEvent
+        } else {
+            HierarchyKind::Unified
+        };
         let path = roots.proc.join("self/mountinfo");
         let text = read(&path)?;
         let mut mounts = mountinfo::parse(&text).filter_map(hierarchy).filter(|mount| mount.kind == kind);
@@ -101,8 +105,8 @@ impl Mount {
 /// The hierarchy of a mount, if samples can refer to it.
 fn hierarchy(info: MountInfo<'_>) -> Option<Mount> {
     let kind = match info.kind {
-        b"cgroup2" => Kind::Unified,
-        b"cgroup" if info.has_option("perf_event") => Kind::PerfEvent,
+        b"cgroup2" => HierarchyKind::Unified,
+        b"cgroup" if info.has_option("perf_event") => HierarchyKind::PerfEvent,
         _ => return None,
     };
     Some(Mount { kind, point: info.point, root: info.root })
@@ -134,11 +138,11 @@ mod tests {
     #[test]
     fn the_hierarchy_is_found() {
         let v2 = find("0::/user.slice\n", V2).unwrap();
-        assert_eq!((v2.kind, v2.point.to_str()), (Kind::Unified, Some("/sys/fs/cgroup")));
+        assert_eq!((v2.kind, v2.point.to_str()), (HierarchyKind::Unified, Some("/sys/fs/cgroup")));
         let hybrid = find("2:cpu:/\n1:name=systemd:/\n0::/\n", HYBRID).unwrap();
-        assert_eq!((hybrid.kind, hybrid.point.to_str()), (Kind::Unified, Some("/sys/fs/cgroup/unified")));
+        assert_eq!((hybrid.kind, hybrid.point.to_str()), (HierarchyKind::Unified, Some("/sys/fs/cgroup/unified")));
         let v1 = find("3:net_cls,perf_event:/a\n0::/\n", &format!("{HYBRID}{V1}")).unwrap();
-        assert_eq!((v1.kind, v1.point.to_str()), (Kind::PerfEvent, Some("/sys/fs/cgroup/perf_event")));
+        assert_eq!((v1.kind, v1.point.to_str()), (HierarchyKind::PerfEvent, Some("/sys/fs/cgroup/perf_event")));
         let error = find("3:perf_event:/\n0::/\n", HYBRID).unwrap_err();
         assert!(matches!(error, Error::NoHierarchy { hierarchy: "perf_event", .. }), "{error}");
         assert!(matches!(find("", ""), Err(Error::NoHierarchy { hierarchy: "cgroup2", .. })));
@@ -157,15 +161,15 @@ mod tests {
     #[test]
     fn paths_of_a_process_may_hold_anything() {
         let text = b"4:cpu,perf_event:/v1:a b\n1:name=0::/no:/no\n0::/a: b\xff\n";
-        assert_eq!(Kind::Unified.path_in(text), Some(&b"/a: b\xff"[..]));
-        assert_eq!(Kind::PerfEvent.path_in(text), Some(&b"/v1:a b"[..]));
-        assert_eq!(Kind::Unified.path_in(b"4:cpu:/\n"), None);
+        assert_eq!(HierarchyKind::Unified.path_in(text), Some(&b"/a: b\xff"[..]));
+        assert_eq!(HierarchyKind::PerfEvent.path_in(text), Some(&b"/v1:a b"[..]));
+        assert_eq!(HierarchyKind::Unified.path_in(b"4:cpu:/\n"), None);
     }
 
     proptest! {
         #[test]
         fn any_bytes_have_a_path_or_none(line in proptest::collection::vec(any::<u8>(), 0..80)) {
-            let _ = (Kind::PerfEvent.path_in(&line), Kind::Unified.path_in(&line));
+            let _ = (HierarchyKind::PerfEvent.path_in(&line), HierarchyKind::Unified.path_in(&line));
         }
     }
 }

@@ -311,21 +311,21 @@ mod tests {
 
     #[test]
     fn nothing_is_written_outside() {
-        use tar::EntryType as Kind;
+        use tar::EntryType;
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.tar.gz");
         for (name, kind) in [
-            ("../escape", Kind::Regular),
-            ("a/../../escape", Kind::Regular),
-            ("/tmp/scxprof-escape", Kind::Regular),
-            ("link", Kind::Symlink),
-            ("link", Kind::Link),
-            ("pipe", Kind::Fifo),
+            ("../escape", EntryType::Regular),
+            ("a/../../escape", EntryType::Regular),
+            ("/tmp/scxprof-escape", EntryType::Regular),
+            ("link", EntryType::Symlink),
+            ("link", EntryType::Link),
+            ("pipe", EntryType::Fifo),
         ] {
-            archive(&path, &[("fine", Kind::Regular, 3), (name, kind, 0)]);
+            archive(&path, &[("fine", EntryType::Regular, 3), (name, kind, 0)]);
             assert!(matches!(unpack(&path, &|| false), Err(ProfileError::Archive { .. })), "{name}");
         }
-        archive(&path, &[("twice", Kind::Regular, 3), ("twice", Kind::Regular, 3)]);
+        archive(&path, &[("twice", EntryType::Regular, 3), ("twice", EntryType::Regular, 3)]);
         assert!(unpack(&path, &|| false).is_err());
     }
 
@@ -353,18 +353,24 @@ mod tests {
 
     #[test]
     fn names_and_headers_are_bounded() {
-        use tar::EntryType as Kind;
+        use tar::EntryType;
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.tar.gz");
-        for kind in [Kind::GNULongName, Kind::GNULongLink, Kind::XHeader, Kind::XGlobalHeader, Kind::Directory] {
-            archive(&path, &[("long", kind, MAX_HEADERS), ("perf.data", Kind::Regular, 3)]);
+        for kind in [
+            EntryType::GNULongName,
+            EntryType::GNULongLink,
+            EntryType::XHeader,
+            EntryType::XGlobalHeader,
+            EntryType::Directory,
+        ] {
+            archive(&path, &[("long", kind, MAX_HEADERS), ("perf.data", EntryType::Regular, 3)]);
             let error = unpack(&path, &|| false).unwrap_err().to_string();
             assert!(error.contains("names and headers alone"), "{kind:?}: {error}");
         }
-        archive(&path, &[("long", Kind::GNULongName, 100_000), ("perf.data", Kind::Regular, 3)]);
+        archive(&path, &[("long", EntryType::GNULongName, 100_000), ("perf.data", EntryType::Regular, 3)]);
         let error = unpack(&path, &|| false).unwrap_err().to_string();
         assert!(error.contains("too long") && error.len() < 1000, "{error}");
-        archive(&path, &[("a\x1b[2J\u{202e}", Kind::Fifo, 0)]);
+        archive(&path, &[("a\x1b[2J\u{202e}", EntryType::Fifo, 0)]);
         let error = unpack(&path, &|| false).unwrap_err().to_string();
         assert!(error.contains(r"a\x1b[2J\xe2\x80\xae is a Fifo"), "{error}");
     }

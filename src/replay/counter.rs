@@ -4,7 +4,7 @@ use std::mem::size_of;
 
 use perf_event_open_sys::bindings as sys;
 
-use crate::sampler::open::{Event, EventError, Watch};
+use crate::sampler::open::{Event, EventError, EventScope};
 use scxprof_perf::record::ReadValue;
 
 /// What is counted: a type and number of perf_event_open(2).
@@ -49,7 +49,7 @@ impl Counter {
         attr.set_inherit(1);
         attr.set_exclude_kernel(1);
         attr.set_exclude_hv(1);
-        Event::open(counted.name, &attr, Watch::Task(pid), ANY).map(Self)
+        Event::open(counted.name, &attr, EventScope::Task(pid), ANY).map(Self)
     }
 
     /// The count so far; `None` if the PMU had no counter for it.

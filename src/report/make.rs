@@ -10,7 +10,7 @@ use super::run::{Configuration, RunReport, TimelineReport};
 use crate::cluster::Edge;
 use crate::config::decide::{decide, Decision, DecisionOptions, NoSamples};
 use crate::config::members::{CommunityIndex, Member, Members, Unknown, Verdict};
-use crate::config::mitosis::Refused;
+use crate::config::mitosis::MitosisError;
 use crate::config::tally::Tally;
 use crate::config::written::Places;
 use crate::config::{Assigned, CellSpecs};
@@ -89,7 +89,7 @@ pub(crate) struct CommunityEvidence {
 pub enum ReportError {
     /// The scheduler would reject the configuration, which is a bug.
     #[error("the configuration would be refused: {0}")]
-    Refused(#[from] Refused),
+    Refused(#[from] MitosisError),
     /// There is nothing to report.
     #[error(transparent)]
     NoSamples(#[from] NoSamples),
@@ -100,7 +100,7 @@ pub enum ReportError {
 /// # Errors
 /// [`ReportError`].
 pub(crate) fn report(
-    groups: &CellSpecs,
+    specs: &CellSpecs,
     tally: &Tally,
     members: &Members,
     options: &DecisionOptions,
@@ -108,7 +108,7 @@ pub(crate) fn report(
     evidence: &Evidence<'_>,
 ) -> Result<Report, ReportError> {
     let found = Places::new(decision, tally, members)?;
-    let by_name = decide(groups, tally, &Members::default(), options)?;
+    let by_name = decide(specs, tally, &Members::default(), options)?;
     let by_name = Places::new(&by_name, tally, members)?;
     let total = tally.total();
 

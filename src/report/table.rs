@@ -106,10 +106,10 @@ pub(super) mod tests {
 
     /// Two pairs, a loner and a thread with too few samples; the parts of shared accesses by pairs of threads.
     pub(in crate::report) fn made() -> Report {
-        let groups = CellSpecs::new(&CellOptions::default()).unwrap();
+        let specs = CellSpecs::new(&CellOptions::default()).unwrap();
         let mut tally = Tally::default();
         let mut members = Members::default();
-        let cell = tally.cell(groups.assign(SHOP));
+        let cell = tally.cell(specs.assign(SHOP));
         let pairs = [("reader-a", 0), ("writer-a", 0), ("reader-b", 1), ("writer-b", 1), ("lone\n", 8), ("rare", 9)];
         for ((name, community), thread) in pairs.into_iter().zip(0..) {
             let verdict = match community {
@@ -123,7 +123,7 @@ pub(super) mod tests {
             members.threads.push(Member { thread, pid: 7, tid: 70 + thread, comm, hint: None, cell, samples, verdict });
         }
         let options = DecisionOptions::new(0.05, 16);
-        let decision = decide(&groups, &tally, &members, &options).unwrap();
+        let decision = decide(&specs, &tally, &members, &options).unwrap();
         // Threads 0 and 1 have 60 % of the sharing, 2 and 3 30 %, 4 and 5 10 %.
         let shared = [(0, 1, 0.6), (2, 3, 0.3), (4, 5, 0.1)];
         let locality =
@@ -215,7 +215,7 @@ pub(super) mod tests {
             misses: Vec::new(),
             ..Evidence::default()
         };
-        report(&groups, &tally, &members, &options, &decision, &evidence).unwrap()
+        report(&specs, &tally, &members, &options, &decision, &evidence).unwrap()
     }
 
     #[test]

@@ -4,18 +4,18 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use super::mappings::Mappings;
 use super::maps::Maps;
 use super::symbols::Modules;
-use super::table::Table;
 use crate::sample::{CodeAddr, MemoryId};
 
 /// The mappings of processes, those of ended ones as they were last.
 #[derive(Debug, Clone, Default)]
 pub struct AddressSpaces {
     /// By the number of the address space, with its process.
-    private: FxHashMap<u32, (u32, Arc<Table>)>,
+    private: FxHashMap<u32, (u32, Arc<Mappings>)>,
     /// Those of processes that touched no private memory.
-    others: Vec<Arc<Table>>,
+    others: Vec<Arc<Mappings>>,
 }
 
 /// Where a byte of memory lies, as far as it is known.

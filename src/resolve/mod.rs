@@ -8,11 +8,11 @@ pub(crate) mod cgroups;
 pub(crate) mod code;
 pub(crate) mod identity;
 pub(crate) mod mapping;
+pub(crate) mod mappings;
 pub(crate) mod maps;
 pub(crate) mod memory;
 pub(crate) mod stacks;
 pub(crate) mod symbols;
-pub(crate) mod table;
 pub(crate) mod threads;
 mod unwind;
 

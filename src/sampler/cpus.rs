@@ -6,7 +6,7 @@ use super::attr::Features;
 use super::choose;
 use super::clock::Offset;
 use super::error::SamplerError;
-use super::open::{Event, Sampling, Watch};
+use super::open::{Event, EventScope, Sampling};
 use super::opener::Opener;
 use super::options::{SamplerOptions, Target, TargetKind};
 use super::plan::Planned;
@@ -128,7 +128,7 @@ impl Recipe {
     pub(super) fn open(
         &self,
         opener: &Opener<'_>,
-        watches: &[Watch<'_>],
+        watches: &[EventScope<'_>],
         cpu: u32,
         ring: RingOf<'_>,
     ) -> Result<(CpuEvents, Vec<CpuRing>), SamplerError> {

@@ -18,7 +18,7 @@ pub(super) struct Hotplug {
 
 #[derive(Debug)]
 struct Seen {
-    state: State,
+    state: CpuState,
     /// It was sampled before.
     is_known: bool,
     /// It was sampled from the start.
@@ -29,7 +29,7 @@ struct Seen {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum State {
+enum CpuState {
     Sampled,
     /// Since then.
     Offline(Duration),
@@ -42,7 +42,7 @@ impl Hotplug {
     pub(super) fn new(sampled: &[u32], asked: &[u32], all: bool) -> Self {
         let seen = |cpu: &u32| {
             let from_start = sampled.contains(cpu);
-            let state = if from_start { State::Sampled } else { State::Offline(Duration::ZERO) };
+            let state = if from_start { CpuState::Sampled } else { CpuState::Offline(Duration::ZERO) };
             (*cpu, Seen { state, is_known: true, from_start, times: 0, offline: Duration::ZERO })
         };
         Self { cpus: asked.iter().map(seen).collect(), all }
@@ -52,7 +52,7 @@ impl Hotplug {
     pub(super) fn saw(&mut self, online: &BTreeSet<u32>, now: Duration) -> Vec<u32> {
         if self.all {
             for &cpu in online {
-                let state = || State::Offline(Duration::ZERO);
+                let state = || CpuState::Offline(Duration::ZERO);
                 self.cpus.entry(cpu).or_insert_with(|| Seen {
                     state: state(),
                     is_known: false,
@@ -65,8 +65,8 @@ impl Hotplug {
         let mut due = Vec::new();
         for (&cpu, seen) in &mut self.cpus {
             match (online.contains(&cpu), &seen.state) {
-                (true, State::Offline(_)) => due.push(cpu),
-                (false, State::Sampled | State::Failed(_)) => seen.state = State::Offline(now),
+                (true, CpuState::Offline(_)) => due.push(cpu),
+                (false, CpuState::Sampled | CpuState::Failed(_)) => seen.state = CpuState::Offline(now),
                 _ => {}
             }
         }
@@ -75,30 +75,30 @@ impl Hotplug {
 
     /// True if its events are open and have not ended as far as is known.
     pub(super) fn is_sampled(&self, cpu: u32) -> bool {
-        self.cpus.get(&cpu).is_some_and(|seen| seen.state == State::Sampled)
+        self.cpus.get(&cpu).is_some_and(|seen| seen.state == CpuState::Sampled)
     }
 
     /// Its events have ended since `since`, when they still counted.
     pub(super) fn ended(&mut self, cpu: u32, since: Duration) {
-        if let Some(seen) = self.cpus.get_mut(&cpu).filter(|seen| seen.state == State::Sampled) {
-            seen.state = State::Offline(since);
+        if let Some(seen) = self.cpus.get_mut(&cpu).filter(|seen| seen.state == CpuState::Sampled) {
+            seen.state = CpuState::Offline(since);
         }
     }
 
     /// Its events are open.
     pub(super) fn opened(&mut self, cpu: u32, now: Duration) {
         let Some(seen) = self.cpus.get_mut(&cpu) else { return };
-        if let (State::Offline(since), true) = (&seen.state, seen.is_known) {
+        if let (CpuState::Offline(since), true) = (&seen.state, seen.is_known) {
             seen.times += 1;
             seen.offline += now.saturating_sub(*since);
         }
-        (seen.state, seen.is_known) = (State::Sampled, true);
+        (seen.state, seen.is_known) = (CpuState::Sampled, true);
     }
 
     /// Its events cannot be opened; that is tried again when it next comes online.
     pub(super) fn failed(&mut self, cpu: u32, why: String) {
         if let Some(seen) = self.cpus.get_mut(&cpu) {
-            seen.state = State::Failed(why);
+            seen.state = CpuState::Failed(why);
         }
     }
 
@@ -121,17 +121,19 @@ impl Seen {
     fn fate(&self) -> Option<String> {
         let seconds = self.offline.as_secs_f64();
         match (&self.state, self.times) {
-            (State::Failed(why), _) => {
+            (CpuState::Failed(why), _) => {
                 Some(format!("came online during the capture and was not sampled from then on: {why}"))
             }
             // It came online only to go at once.
-            (State::Offline(_), _) if !self.is_known => None,
-            (State::Offline(_), _) => Some("went offline during the capture: not sampled since".to_owned()),
-            (State::Sampled, 0) => {
+            (CpuState::Offline(_), _) if !self.is_known => None,
+            (CpuState::Offline(_), _) => Some("went offline during the capture: not sampled since".to_owned()),
+            (CpuState::Sampled, 0) => {
                 (!self.from_start).then(|| "came online during the capture: sampled since".to_owned())
             }
-            (State::Sampled, 1) => Some(format!("was offline for {seconds:.1} s of the capture: sampled again since")),
-            (State::Sampled, times) => {
+            (CpuState::Sampled, 1) => {
+                Some(format!("was offline for {seconds:.1} s of the capture: sampled again since"))
+            }
+            (CpuState::Sampled, times) => {
                 Some(format!("was offline {times} times, for {seconds:.1} s of the capture: sampled again after each"))
             }
         }

@@ -16,7 +16,7 @@ use scxprof_perf::record::{Layout, ReadValue, Words};
 
 /// What an event watches on its CPU.
 #[derive(Debug, Clone, Copy)]
-pub enum Watch<'a> {
+pub enum EventScope<'a> {
     /// Every task.
     All,
     /// One task and, with an inheriting attr, its children.
@@ -75,7 +75,7 @@ impl Event {
     ///
     /// # Errors
     /// The errno of perf_event_open(2), with the event and the CPU.
-    pub fn open(name: &str, attr: &sys::perf_event_attr, watch: Watch<'_>, cpu: u32) -> Result<Self, EventError> {
+    pub fn open(name: &str, attr: &sys::perf_event_attr, watch: EventScope<'_>, cpu: u32) -> Result<Self, EventError> {
         Self::open_in(name, attr, watch, cpu, None)
     }
 
@@ -88,7 +88,7 @@ impl Event {
         features: Features,
         scope: Scope,
         pages: usize,
-        watch: Watch<'_>,
+        watch: EventScope<'_>,
         cpu: u32,
     ) -> Result<(Self, Layout), EventError> {
         let attr = attr::sampling(spec, features, scope, attr::watermark(pages));
@@ -105,14 +105,14 @@ impl Event {
     fn open_in(
         name: &str,
         attr: &sys::perf_event_attr,
-        watch: Watch<'_>,
+        watch: EventScope<'_>,
         cpu: u32,
         leader: Option<Box<Self>>,
     ) -> Result<Self, EventError> {
         let (pid, mut flags) = match watch {
-            Watch::All => (-1, 0),
-            Watch::Task(tid) => (tid as i32, 0),
-            Watch::Cgroup(directory) => (directory.as_raw_fd(), sys::PERF_FLAG_PID_CGROUP),
+            EventScope::All => (-1, 0),
+            EventScope::Task(tid) => (tid as i32, 0),
+            EventScope::Cgroup(directory) => (directory.as_raw_fd(), sys::PERF_FLAG_PID_CGROUP),
         };
         flags |= sys::PERF_FLAG_FD_CLOEXEC;
         let group = leader.as_ref().map_or(-1, |leader| leader.fd.as_raw_fd());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use perf_event_open_sys::bindings as sys;
 
-use super::attr::{self, Features, Refused};
+use super::attr::{self, Features, RefusedFeature};
 use super::cpus::{CpuEvents, Recipe, RingOf};
 use super::error::{SamplerError, NOFILE_HELP};
 use super::opener::{Choice, Opener};
@@ -33,7 +33,7 @@ pub struct Sampler {
     pub(super) snapshots: Option<Snapshots>,
     /// Observes dispatch queues.
     pub(super) dsqs: Option<Dsqs>,
-    refused: Vec<Refused>,
+    refused: Vec<RefusedFeature>,
     /// [`Plan::rate`].
     rate: Option<f64>,
     chosen: Vec<String>,
@@ -69,7 +69,8 @@ impl Sampler {
         let opener = Opener::new(options, batched);
         let Choice { plan, features, side_features, aside_features, refused } = opener.choose()?;
         let Plan { mut events, address_from, sched, rate, notes: chosen } = plan;
-        let mut notes: Vec<String> = chosen.iter().cloned().chain(refused.iter().map(Refused::to_string)).collect();
+        let mut notes: Vec<String> =
+            chosen.iter().cloned().chain(refused.iter().map(RefusedFeature::to_string)).collect();
         let snapshots = match opener.snapshots(&address_from) {
             Some(Ok(snapshots)) => Some(snapshots),
             Some(Err(refusal)) => {
@@ -211,7 +212,7 @@ impl Sampler {
 
     /// The features that the kernel rejected.
     #[must_use]
-    pub fn refused(&self) -> &[Refused] {
+    pub fn refused(&self) -> &[RefusedFeature] {
         &self.refused
     }
 

@@ -5,10 +5,10 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use perf_event_open_sys::bindings as sys;
 
-use super::attr::{self, EventSpec, Exclude, Feature, Features, Refused, Scope};
+use super::attr::{self, EventSpec, Exclude, Feature, Features, RefusedFeature, Scope};
 use super::choose;
 use super::error::SamplerError;
-use super::open::{self, Event, EventError, Privilege, Watch};
+use super::open::{self, Event, EventError, EventScope, Privilege};
 use super::options::{SamplerOptions, Target};
 use super::plan::{AddressFrom, Plan, Planned};
 use super::{probe, sched};
@@ -28,7 +28,7 @@ pub(super) struct Choice {
     pub(super) side_features: Features,
     pub(super) aside_features: Features,
     /// The features that the kernel rejected.
-    pub(super) refused: Vec<Refused>,
+    pub(super) refused: Vec<RefusedFeature>,
 }
 
 /// Opens events for one request, and turns the kernel's errors into messages with a remedy.
@@ -64,11 +64,11 @@ impl<'a> Opener<'a> {
     }
 
     /// What the events of each CPU watch.
-    pub(super) fn watches(&self) -> Vec<Watch<'_>> {
+    pub(super) fn watches(&self) -> Vec<EventScope<'_>> {
         match &self.options.target {
-            Target::System => vec![Watch::All],
-            Target::Tasks { tids, .. } => tids.iter().map(|&tid| Watch::Task(tid)).collect(),
-            Target::Cgroup(directory) => vec![Watch::Cgroup(directory)],
+            Target::System => vec![EventScope::All],
+            Target::Tasks { tids, .. } => tids.iter().map(|&tid| EventScope::Task(tid)).collect(),
+            Target::Cgroup(directory) => vec![EventScope::Cgroup(directory)],
         }
     }
 
@@ -118,7 +118,8 @@ impl<'a> Opener<'a> {
         let refused = |feature| {
             let refused = said.iter().find(|refused| refused.feature == feature).copied();
             // Features that the options exclude were not requested.
-            (wanted.has(feature) && !features.has(feature)).then(|| refused.unwrap_or(Refused { feature, errno: None }))
+            (wanted.has(feature) && !features.has(feature))
+                .then(|| refused.unwrap_or(RefusedFeature { feature, errno: None }))
         };
         let refused = Feature::ALL.into_iter().filter_map(refused).collect();
         Ok(Choice { plan, features, side_features, aside_features, refused })
@@ -128,7 +129,7 @@ impl<'a> Opener<'a> {
     fn try_each<T>(
         &self,
         cpus: &[u32],
-        mut attempt: impl FnMut(Watch<'_>, u32) -> Result<T, SamplerError>,
+        mut attempt: impl FnMut(EventScope<'_>, u32) -> Result<T, SamplerError>,
     ) -> Result<T, SamplerError> {
         let mut last = SamplerError::NoSuchTask { pid: 0 };
         for &cpu in cpus {
@@ -150,7 +151,12 @@ impl<'a> Opener<'a> {
     }
 
     /// The features of an event, and the precision, which is lowered to an accepted value, but not to 0.
-    fn take(&self, event: &mut Planned, watch: Watch<'_>, cpu: u32) -> Result<(Features, Vec<Refused>), SamplerError> {
+    fn take(
+        &self,
+        event: &mut Planned,
+        watch: EventScope<'_>,
+        cpu: u32,
+    ) -> Result<(Features, Vec<RefusedFeature>), SamplerError> {
         let wanted = self.options.features.and(event.spec.wants);
         loop {
             let spec = &event.spec;
@@ -172,10 +178,10 @@ impl<'a> Opener<'a> {
     }
 
     /// For a PMU that rejects the event for a task or a cgroup: true if it accepts it for a CPU.
-    fn opens_for_all(&self, event: &Planned, watch: Watch<'_>, cpu: u32) -> bool {
+    fn opens_for_all(&self, event: &Planned, watch: EventScope<'_>, cpu: u32) -> bool {
         let wanted = self.options.features.and(event.spec.wants);
-        let open = |features| self.open(&event.spec, features, 1, Watch::All, cpu);
-        !matches!(watch, Watch::All) && attr::negotiate(wanted, open, EventError::errno).is_ok()
+        let open = |features| self.open(&event.spec, features, 1, EventScope::All, cpu);
+        !matches!(watch, EventScope::All) && attr::negotiate(wanted, open, EventError::errno).is_ok()
     }
 
     fn open(
@@ -183,7 +189,7 @@ impl<'a> Opener<'a> {
         spec: &EventSpec,
         features: Features,
         pages: usize,
-        watch: Watch<'_>,
+        watch: EventScope<'_>,
         cpu: u32,
     ) -> Result<(Event, Layout), EventError> {
         Event::sampling(spec, features, self.scope(), pages, watch, cpu)
@@ -195,7 +201,7 @@ impl<'a> Opener<'a> {
         spec: &EventSpec,
         features: Features,
         pages: usize,
-        watch: Watch<'_>,
+        watch: EventScope<'_>,
         cpu: u32,
     ) -> Result<(Event, Layout), SamplerError> {
         self.open(spec, features, pages, watch, cpu)
@@ -211,8 +217,8 @@ impl<'a> Opener<'a> {
         cpu: u32,
     ) -> Result<(Event, Layout), SamplerError> {
         let scope = Scope { inherit: false, enable_on_exec: false, ..self.scope() };
-        let opened = Event::sampling(spec, features, scope, pages, Watch::All, cpu);
-        opened.map_err(|error| self.explain(error, Watch::All, true))
+        let opened = Event::sampling(spec, features, scope, pages, EventScope::All, cpu);
+        opened.map_err(|error| self.explain(error, EventScope::All, true))
     }
 
     /// Loads the program that takes snapshots for such samples; `None` if none were requested or none would help.
@@ -268,8 +274,8 @@ impl<'a> Opener<'a> {
         let mut attr = attr::sampling(spec, features, scope, attr::watermark(pages));
         attr.type_ = sys::PERF_TYPE_SOFTWARE;
         attr.config = u64::from(sys::PERF_COUNT_SW_BPF_OUTPUT);
-        let event = Event::open(&spec.name, &attr, Watch::All, cpu);
-        let mut event = event.map_err(|error| match self.explain(error, Watch::All, true) {
+        let event = Event::open(&spec.name, &attr, EventScope::All, cpu);
+        let mut event = event.map_err(|error| match self.explain(error, EventScope::All, true) {
             // The CPU has gone, or the rings are to be smaller: as for every event.
             error @ SamplerError::NoSuchCpu { .. } => error,
             error => SamplerError::Dsqs(error.to_string()),
@@ -286,7 +292,7 @@ impl<'a> Opener<'a> {
         spec: &EventSpec,
         features: Features,
         snapshots: &SnapshotOutputs,
-        watch: Watch<'_>,
+        watch: EventScope<'_>,
         cpu: u32,
     ) -> Result<Option<Event>, SamplerError> {
         let Some(on_clock) = snapshots.on_clock() else { return Ok(None) };
@@ -319,8 +325,8 @@ impl<'a> Opener<'a> {
         attr.set_enable_on_exec(0);
         attr.set_exclude_kernel(0);
         attr.set_exclude_idle(0);
-        let event =
-            Event::open(&spec.name, &attr, Watch::All, cpu).map_err(|error| self.explain(error, Watch::All, false))?;
+        let event = Event::open(&spec.name, &attr, EventScope::All, cpu)
+            .map_err(|error| self.explain(error, EventScope::All, false))?;
         snapshots.write_to(event.as_fd(), cpu).map_err(|refusal| SamplerError::Snapshots(refusal.to_string()))?;
         Ok((event, attr::layout(&attr)))
     }
@@ -330,7 +336,7 @@ impl<'a> Opener<'a> {
         &self,
         features: Features,
         pages: usize,
-        watch: Watch<'_>,
+        watch: EventScope<'_>,
         cpu: u32,
     ) -> Result<(Event, Layout), SamplerError> {
         let attr = attr::side_band(features, self.scope(), attr::watermark(pages));
@@ -339,13 +345,13 @@ impl<'a> Opener<'a> {
     }
 
     /// `whole`: the event cannot leave out the kernel's accesses.
-    fn explain(&self, source: EventError, watch: Watch<'_>, whole: bool) -> SamplerError {
+    fn explain(&self, source: EventError, watch: EventScope<'_>, whole: bool) -> SamplerError {
         match (source.errno(), watch) {
             (libc::EACCES | libc::EPERM, _) => {
                 let whose = match watch {
-                    Watch::All | Watch::Cgroup(_) => Privilege::All,
-                    Watch::Task(_) if whole => Privilege::OwnWithKernel,
-                    Watch::Task(_) => Privilege::Own,
+                    EventScope::All | EventScope::Cgroup(_) => Privilege::All,
+                    EventScope::Task(_) if whole => Privilege::OwnWithKernel,
+                    EventScope::Task(_) => Privilege::Own,
                 };
                 let hint = open::rights(&self.options.proc, whose);
                 SamplerError::NotPermitted { source, hint }
@@ -357,7 +363,7 @@ impl<'a> Opener<'a> {
             }
             (libc::ENODATA, _) => SamplerError::NoLeader { source },
             (libc::ENODEV, _) => SamplerError::NoSuchCpu { cpu: source.cpu },
-            (libc::ESRCH, Watch::Task(pid)) => SamplerError::NoSuchTask { pid },
+            (libc::ESRCH, EventScope::Task(pid)) => SamplerError::NoSuchTask { pid },
             (libc::ENOENT | libc::EINVAL | libc::EOPNOTSUPP, _) if self.options.source == Source::Stacks => {
                 SamplerError::NoSuchEvent { source }
             }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::attr::{EventSpec, Features, Scope};
 use super::busy;
 use super::error::SamplerError;
-use super::open::{Event, Watch};
+use super::open::{Event, EventScope};
 
 /// An event that stays on the PMU this long without a count, on a CPU that loads and stores, will never count.
 const RUNNING: u64 = 100_000_000;
@@ -32,7 +32,7 @@ pub(super) fn counts(spec: &EventSpec, features: Features, cpu: u32) -> Result<(
 fn watch(spec: &EventSpec, features: Features, tid: u32, cpu: u32) -> Result<(), SamplerError> {
     let open = |watch| Event::sampling(spec, features, Scope::default(), 1, watch, cpu);
     // A thread's event may wait forever if another user's event of the whole CPU has the PMU; events of CPUs take turns.
-    let Ok((event, _)) = open(Watch::All).or_else(|_| open(Watch::Task(tid))) else { return Ok(()) };
+    let Ok((event, _)) = open(EventScope::All).or_else(|_| open(EventScope::Task(tid))) else { return Ok(()) };
     let begin = Instant::now();
     if event.enable().is_err() {
         return Ok(());
@@ -89,7 +89,7 @@ mod tests {
     fn an_event_that_never_counts_is_told_from_one_that_does() {
         let features = Features::all().less(Feature::Kernel).less(Feature::PhysAddr);
         let dummy = software(sys::PERF_COUNT_SW_DUMMY);
-        let own = Watch::Task(std::process::id());
+        let own = EventScope::Task(std::process::id());
         if let Err(error) = Event::sampling(&dummy, features, Scope::default(), 1, own, 0) {
             println!("SKIP: never counts: {error}");
             return;

@@ -67,7 +67,7 @@ impl Watcher {
 /// # Errors
 /// The errno of a thread that could not be started.
 pub(super) fn start(live: &Arc<Mutex<Live>>) -> io::Result<Watcher> {
-    let mut watch = Watch::new(live);
+    let mut watch = SteerThread::new(live);
     let (stop, stopped) = crossbeam_channel::bounded(0);
     let run = move || {
         watch.run(&stopped);
@@ -78,7 +78,7 @@ pub(super) fn start(live: &Arc<Mutex<Live>>) -> io::Result<Watcher> {
     Ok(Watcher { stop, thread })
 }
 
-struct Watch {
+struct SteerThread {
     live: Arc<Mutex<Live>>,
     begin: Instant,
     steered: Vec<Steered>,
@@ -90,7 +90,7 @@ struct Watch {
     checked: u32,
 }
 
-impl Watch {
+impl SteerThread {
     fn new(live: &Arc<Mutex<Live>>) -> Self {
         let locked = live::lock(live);
         let steered = locked.recipe.events.iter().enumerate().filter_map(|(plan, event)| {

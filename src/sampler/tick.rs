@@ -180,7 +180,8 @@ impl TickPlan {
     /// # Errors
     /// [`Refusal::Event`].
     pub fn open(&self, features: Features, pages: usize, cpu: u32) -> Result<(Event, Layout), Refusal> {
-        let open = |features| Event::sampling(&self.spec, features, Scope::default(), pages, open::Watch::All, cpu);
+        let open =
+            |features| Event::sampling(&self.spec, features, Scope::default(), pages, open::EventScope::All, cpu);
         let (opened, ..) = attr::negotiate(features.and(self.spec.wants), open, EventError::errno)?;
         Ok(opened)
     }

@@ -78,10 +78,10 @@ pub enum Error {
     Profile(#[from] ProfileError),
     /// No configuration of these cells would be accepted by scx_mitosis on the target host.
     #[error(transparent)]
-    Mitosis(#[from] mitosis::Refused),
+    Mitosis(#[from] mitosis::MitosisError),
     /// No layers of these cells would be accepted by scx_layered, which is a bug.
     #[error(transparent)]
-    Layered(#[from] layered::Refused),
+    Layered(#[from] layered::LayeredError),
     /// The report cannot be made, which is a bug.
     #[error(transparent)]
     Report(#[from] ReportError),

@@ -10,7 +10,7 @@ use super::{Builder, Error, EventSpec, Feed, Outcome, Progress, Rate, Session, S
 use crate::host::priority;
 use crate::resolve::{symbolize, Cgroups, Modules, Stacks, SymbolOptions};
 use crate::sample::{Comm, Sample};
-use crate::stacks::{Profile, State};
+use crate::stacks::{ProfilerState, StackProfile};
 
 /// How long the results wait for the stacks of the samples so far; the capture has time for them about every 50 ms.
 const FRESH: Duration = Duration::from_secs(1);
@@ -84,7 +84,7 @@ struct Copy {
 #[non_exhaustive]
 pub struct ProfilerStatus {
     /// Whether it runs.
-    pub state: State,
+    pub state: ProfilerState,
     /// The event; empty before the first start, and of a feed.
     pub event: String,
     /// Samples so far, since they were last cleared.
@@ -152,7 +152,7 @@ impl Profiler {
         max_samples: Option<u64>,
         with: impl FnOnce(&mut dyn FnMut(Builder<'_>)) + Send + 'static,
     ) -> Result<(), ProfilerError> {
-        if self.status().state == State::Running {
+        if self.status().state == ProfilerState::Running {
             return Err(ProfilerError::Running);
         }
         let shared = Arc::new(Shared::default());
@@ -193,7 +193,7 @@ impl Profiler {
     pub fn status(&self) -> ProfilerStatus {
         let Some(run) = &self.run else {
             return ProfilerStatus {
-                state: State::Idle,
+                state: ProfilerState::Idle,
                 event: String::new(),
                 samples: 0,
                 samples_per_s: 0.0,
@@ -207,7 +207,7 @@ impl Profiler {
         let samples = now.sink.count();
         let since_cleared = elapsed.saturating_sub(now.cleared_at).as_secs_f64();
         ProfilerStatus {
-            state: if has_ended || now.has_ended { State::Stopped } else { State::Running },
+            state: if has_ended || now.has_ended { ProfilerState::Stopped } else { ProfilerState::Running },
             event: run.event.as_ref().map_or_else(String::new, |event| event.name.to_string()),
             samples,
             samples_per_s: if since_cleared > 0.0 { samples as f64 / since_cleared } else { 0.0 },
@@ -218,8 +218,8 @@ impl Profiler {
 
     /// The samples so far, with the names of their code. Naming takes its time, at most 25 s, while sampling goes on.
     #[must_use]
-    pub fn results(&self) -> Profile {
-        let Some(run) = &self.run else { return Profile::default() };
+    pub fn results(&self) -> StackProfile {
+        let Some(run) = &self.run else { return StackProfile::default() };
         let (mut profile, elapsed) = run.profile();
         profile.duration_ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
         profile.begin_unix = run.begin.duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs_f64());
@@ -252,7 +252,7 @@ impl Profiler {
 
     /// Forgets the samples so far. Sampling goes on if it runs; else the profiler is idle.
     pub fn clear(&mut self) {
-        if self.status().state != State::Running {
+        if self.status().state != ProfilerState::Running {
             self.run = None;
             return;
         }
@@ -276,7 +276,7 @@ impl Shared {
 }
 
 impl Run {
-    fn profile(&self) -> (Profile, Duration) {
+    fn profile(&self) -> (StackProfile, Duration) {
         let mut now = self.shared.lock();
         (now.copy, now.is_wanted) = (None, true);
         let waits = |now: &mut Now| now.copy.is_none() && !now.has_ended;
@@ -288,7 +288,7 @@ impl Run {
         let (sink, stacks, modules, elapsed) = match (ended, now.copy.take()) {
             (Some((stacks, modules, duration)), _) => (now.sink.clone(), stacks, modules, duration),
             (None, Some(Copy { sink, stacks, modules })) => (sink, stacks, modules, elapsed),
-            (None, None) => return (Profile::default(), elapsed),
+            (None, None) => return (StackProfile::default(), elapsed),
         };
         drop(now);
         let symbols = symbolize(&modules, stacks.codes(), &self.symbols);
@@ -396,7 +396,7 @@ mod tests {
     #[test]
     fn it_starts_runs_stops_and_clears() {
         let mut profiler = Profiler::new();
-        assert_eq!(profiler.status().state, State::Idle);
+        assert_eq!(profiler.status().state, ProfilerState::Idle);
         assert_eq!(profiler.results().count(), 0);
         let (give, taken) = bounded(0);
         profiler.start_feed(Box::new(Piped(taken)), None).unwrap();
@@ -406,7 +406,7 @@ mod tests {
         // What this batch says is complete is the first one.
         give.send(batch(10, 10)).unwrap();
         let status = until(&profiler, |status| status.samples >= 10);
-        assert_eq!((status.state, status.lost), (State::Running, None));
+        assert_eq!((status.state, status.lost), (ProfilerState::Running, None));
         // Results while it runs: it has time to copy them when the next batch comes.
         let results = thread::scope(|scope| {
             let results = scope.spawn(|| profiler.results());
@@ -425,17 +425,17 @@ mod tests {
         give.send(batch(100_100, 10)).unwrap();
         let before = until(&profiler, |status| status.samples >= 110).samples;
         profiler.clear();
-        assert_eq!(profiler.status().state, State::Running);
+        assert_eq!(profiler.status().state, ProfilerState::Running);
         give.send(batch(200_000, 10)).unwrap();
         give.send(batch(200_010, 10)).unwrap();
         drop(give);
-        let status = until(&profiler, |status| status.state == State::Stopped);
+        let status = until(&profiler, |status| status.state == ProfilerState::Stopped);
         // The last batch before may not have been complete.
         assert!((20..before).contains(&status.samples) && status.lost == Some(0), "{before}, then {status:?}");
         assert_eq!(profiler.results().count(), status.samples);
         assert!(profiler.outcome().is_some());
         profiler.clear();
-        assert_eq!((profiler.status().state, profiler.results().count()), (State::Idle, 0));
+        assert_eq!((profiler.status().state, profiler.results().count()), (ProfilerState::Idle, 0));
     }
 
     #[test]
@@ -447,7 +447,7 @@ mod tests {
         for at in 0.. {
             if give.send_timeout(batch(at * 10, 10), Duration::from_millis(10)).is_err() && at > 3 {
                 let state = profiler.status().state;
-                if state == State::Stopped {
+                if state == ProfilerState::Stopped {
                     break;
                 }
             }
@@ -471,6 +471,6 @@ mod tests {
         let nobody = HostOptions { whose: Whose::Pids(vec![u32::MAX - 5]), ..HostOptions::default() };
         let error = profiler.start(event, None, |capture| capture.host(nobody)).unwrap_err();
         assert!(matches!(error, ProfilerError::Session(_)), "{error}");
-        assert_eq!(profiler.status().state, State::Idle);
+        assert_eq!(profiler.status().state, ProfilerState::Idle);
     }
 }

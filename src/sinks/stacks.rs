@@ -6,7 +6,7 @@ use super::sink::Sink;
 use crate::resolve::symbols::KERNEL;
 use crate::resolve::{Cgroups, Stacks, Symbol, Symbols};
 use crate::sample::{CodeAddr, Comm, Sample, StackId};
-use crate::stacks::{At, Builder, Frame, Profile, Row, Thread, TracedStacks};
+use crate::stacks::{At, Builder, Frame, Row, StackProfile, Thread, TracedStacks};
 use scxprof_base::tables::Tables;
 use scxprof_trace::Event;
 
@@ -78,7 +78,7 @@ impl StackSink {
     /// The profile, with the stacks of `Outcome::stacks` and these names of their code. The caller adds what it knows of the event
     /// and of the time.
     #[must_use]
-    pub fn profile(&self, stacks: &Stacks, symbols: &Symbols) -> Profile {
+    pub fn profile(&self, stacks: &Stacks, symbols: &Symbols) -> StackProfile {
         let mut builder = Builder::default();
         let mut frames_of: FxHashMap<Option<CodeAddr>, Vec<u32>> = FxHashMap::default();
         for (_, stack) in stacks.iter() {

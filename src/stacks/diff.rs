@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::profile::{percent, Profile};
+use super::profile::{percent, StackProfile};
 use super::{symbols, SymbolLine};
 
 /// The standard normal quantile of an interval of 95 %.
@@ -56,7 +56,7 @@ pub struct DiffLine {
 
 /// The functions of both, the one whose own part changed most first.
 #[must_use]
-pub fn diff(a: &Profile, b: &Profile) -> Vec<DiffLine> {
+pub fn diff(a: &StackProfile, b: &StackProfile) -> Vec<DiffLine> {
     let all = [a.count(), b.count()];
     let mut sums: BTreeMap<(String, String), [(u64, u64); 2]> = BTreeMap::new();
     for (which, profile) in [a, b].into_iter().enumerate() {
@@ -106,7 +106,7 @@ mod tests {
     fn a_profile_differs_not_from_itself_nor_from_nothing() {
         let a = made(&[("web", "main;parse", 30)]);
         assert!(diff(&a, &a).iter().all(|line| line.own.change == 0.0 && !line.own.is_certain()));
-        let empty = Profile::default();
+        let empty = StackProfile::default();
         assert_eq!(diff(&empty, &empty), []);
         assert!(diff(&empty, &a)[0].own.is_certain());
     }

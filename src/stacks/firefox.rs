@@ -9,14 +9,14 @@ use fxprof_processed_profile::{
 };
 use rustc_hash::FxHashMap;
 
-use super::profile::Profile;
+use super::profile::StackProfile;
 
-/// Writes the samples that the profile has one by one ([`Profile::samples`]) as gzipped JSON. A thread that changed its name is
+/// Writes the samples that the profile has one by one ([`StackProfile::samples`]) as gzipped JSON. A thread that changed its name is
 /// several threads.
 ///
 /// # Errors
 /// `out` cannot be written.
-pub fn firefox(profile: &Profile, out: impl io::Write) -> io::Result<()> {
+pub fn firefox(profile: &StackProfile, out: impl io::Write) -> io::Result<()> {
     let begin = Duration::try_from_secs_f64(profile.begin_unix.unwrap_or(0.0)).unwrap_or_default();
     let interval = match (profile.frequency, profile.period) {
         (Some(hz), _) if hz > 0 => SamplingInterval::from_nanos(1_000_000_000 / hz),

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::hash::{Hash, Hasher};
 
-use super::profile::{percent, Profile, Thread};
+use super::profile::{percent, StackProfile, Thread};
 use scxprof_base::escape;
 
 /// Width of the picture, and of a frame that is not drawn, in pixels.
@@ -27,7 +27,7 @@ const SCRIPT: &str = include_str!("flame.js");
 
 /// What a frame is coloured by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+enum Colour {
     Thread,
     User,
     Inlined,
@@ -45,7 +45,7 @@ pub(super) struct Node {
 /// Functions of one name in the kernel and in a program are two.
 pub(super) type KindKey = u8;
 
-impl Kind {
+impl Colour {
     fn key(self) -> KindKey {
         self as u8
     }
@@ -76,11 +76,11 @@ impl Kind {
 
 /// The samples of the threads that `of` selects as a flame graph, with the threads' names at the top.
 #[must_use]
-pub fn flame_graph(profile: &Profile, of: &dyn Fn(&Thread) -> bool) -> String {
+pub fn flame_graph(profile: &StackProfile, of: &dyn Fn(&Thread) -> bool) -> String {
     let (root, deepest) = tree(profile, of);
     let all = root.samples;
     let mut top = Node { samples: all, callees: BTreeMap::new() };
-    top.callees.insert((ROOT.to_owned(), Kind::Thread.key()), root);
+    top.callees.insert((ROOT.to_owned(), Colour::Thread.key()), root);
     let height = TOP + BOTTOM + f64::from(deepest + 1) * ROW;
     let mut text = String::new();
     let _ = write!(
@@ -105,21 +105,21 @@ pub fn flame_graph(profile: &Profile, of: &dyn Fn(&Thread) -> bool) -> String {
 }
 
 /// The stacks of the threads that `of` selects, below the threads' names; and how many frames lie one below another.
-pub(super) fn tree(profile: &Profile, of: &dyn Fn(&Thread) -> bool) -> (Node, u32) {
+pub(super) fn tree(profile: &StackProfile, of: &dyn Fn(&Thread) -> bool) -> (Node, u32) {
     let mut root = Node::default();
     let mut deepest = 0u32;
     for row in &profile.rows {
         let Some(thread) = profile.thread(row).filter(|thread| of(thread)) else { continue };
         root.samples += row.samples;
         let comm = if thread.comm.is_empty() { "(unknown)" } else { &thread.comm };
-        let mut node = root.callees.entry((comm.to_owned(), Kind::Thread.key())).or_default();
+        let mut node = root.callees.entry((comm.to_owned(), Colour::Thread.key())).or_default();
         node.samples += row.samples;
         let mut depth = 1;
         for frame in profile.frames_of(row.stack).rev().take(MAX_DEPTH) {
             let kind = match frame {
-                frame if frame.is_kernel => Kind::Kernel,
-                frame if frame.is_inlined => Kind::Inlined,
-                _ => Kind::User,
+                frame if frame.is_kernel => Colour::Kernel,
+                frame if frame.is_inlined => Colour::Inlined,
+                _ => Colour::User,
             };
             node = node.callees.entry((frame.name(), kind.key())).or_default();
             node.samples += row.samples;
@@ -144,7 +144,7 @@ fn draw(node: &Node, (first, y): (u64, f64), scale: f64, all: u64, text: &mut St
                  height=\"{:.1}\" fill=\"{}\" rx=\"1\"/>",
                 xml(&tip),
                 ROW - 1.0,
-                Kind::of(*kind).colour(name),
+                Colour::of(*kind).colour(name),
             );
             let room = ((width - 6.0) / CHARACTER) as usize;
             if room >= 3 {

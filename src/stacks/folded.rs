@@ -6,12 +6,12 @@ use std::io::{BufRead, Read as _};
 
 use rustc_hash::FxHashMap;
 
-use super::profile::{Builder, Frame, Profile, Row, Thread};
+use super::profile::{Builder, Frame, Row, StackProfile, Thread};
 
 /// The profile as folded text: `COMM;OUTERMOST;...;INNERMOST SAMPLES`, sorted. Functions of the kernel have `_[k]` and inlined ones
 /// `_[i]` at their end, as flamegraph.pl wants them; a semicolon or the end of a line in a name is a `:` or a space.
 #[must_use]
-pub fn folded(profile: &Profile) -> String {
+pub fn folded(profile: &StackProfile) -> String {
     let mut lines: BTreeMap<String, u64> = BTreeMap::new();
     for row in &profile.rows {
         let mut line = profile.thread(row).map_or_else(String::new, |thread| plain(&thread.comm));
@@ -62,7 +62,7 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 #[derive(Debug)]
 pub struct FoldedStacks {
     /// The profile.
-    pub profile: Profile,
+    pub profile: StackProfile,
     /// How its counts differ from those of the text, one sentence each.
     pub notes: Vec<String>,
 }
@@ -206,7 +206,7 @@ fn without_first_counts(builder: &mut Builder) -> bool {
 }
 
 /// Scales counts with fractions until they are whole, and says so.
-fn make_whole(profile: &mut Profile, counts: &[Count]) -> Option<String> {
+fn make_whole(profile: &mut StackProfile, counts: &[Count]) -> Option<String> {
     // The largest power of ten that divides all fractions.
     let mut unit = MILLION;
     while counts.iter().any(|(_, millionths)| millionths % unit != 0) {

@@ -1,5 +1,5 @@
 //! Profiles of call stacks: which code the threads ran when an event was sampled. Pure, but for
-//! what they are written to: a [`Profile`] comes from a session
+//! what they are written to: a [`StackProfile`] comes from a session
 //! ([`crate::session::StackSink`]) or a test, and the modules make tables and files of it.
 
 mod diff;
@@ -21,7 +21,7 @@ pub use firefox::firefox;
 pub use flame::flame_graph;
 pub use folded::{folded, parse_folded, FoldedError, FoldedStacks};
 pub use pprof::pprof;
-pub use profile::{At, Builder, Frame, Profile, Row, Thread};
+pub use profile::{At, Builder, Frame, Row, StackProfile, Thread};
 pub use table::{by, symbols, By, GroupLine, SymbolLine};
 pub use traced::TracedStacks;
 pub use tree::trees;
@@ -29,7 +29,7 @@ pub use tree::trees;
 /// The state of a profiler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum ProfilerState {
     /// Nothing was started, or all was cleared.
     Idle,
     /// It samples.

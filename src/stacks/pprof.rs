@@ -7,7 +7,7 @@ use flate2::write::GzEncoder;
 use flate2::Compression;
 use rustc_hash::FxHashMap;
 
-use super::profile::Profile;
+use super::profile::StackProfile;
 use scxprof_trace::write::Message;
 
 /// The texts of the message by their number; the first is empty.
@@ -33,7 +33,7 @@ impl Texts {
 ///
 /// # Errors
 /// `out` cannot be written.
-pub fn pprof(profile: &Profile, out: impl Write) -> io::Result<()> {
+pub fn pprof(profile: &StackProfile, out: impl Write) -> io::Result<()> {
     let mut texts = Texts { list: Vec::new(), numbers: FxHashMap::default() };
     texts.number("");
     let unit = if profile.is_clock { "nanoseconds" } else { "count" };

@@ -75,9 +75,9 @@ pub struct Thread {
 /// Samples of one thread with one stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
-    /// The number of the thread in [`Profile::threads`].
+    /// The number of the thread in [`StackProfile::threads`].
     pub thread: u32,
-    /// The number of the stack in [`Profile::stacks`].
+    /// The number of the stack in [`StackProfile::stacks`].
     pub stack: u32,
     /// Samples.
     pub samples: u64,
@@ -102,7 +102,7 @@ pub struct At {
 
 /// A profile.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Profile {
+pub struct StackProfile {
     /// The event.
     pub event: String,
     /// The event counts ns: it is a clock.
@@ -127,7 +127,7 @@ pub struct Profile {
     pub samples: Vec<At>,
 }
 
-impl Profile {
+impl StackProfile {
     /// All samples.
     #[must_use]
     pub fn count(&self) -> u64 {
@@ -160,7 +160,7 @@ impl Profile {
 pub struct Builder {
     frames: FxHashMap<Frame, u32>,
     /// The profile so far.
-    pub profile: Profile,
+    pub profile: StackProfile,
 }
 
 impl Builder {
@@ -189,7 +189,7 @@ pub(crate) mod tests {
     use super::*;
 
     /// A profile of these threads and stacks (`outer;inner`), each with a number of samples.
-    pub(crate) fn made(rows: &[(&str, &str, u64)]) -> Profile {
+    pub(crate) fn made(rows: &[(&str, &str, u64)]) -> StackProfile {
         let mut builder = Builder::default();
         for &(thread, stack, samples) in rows {
             let frames: Vec<u32> = stack

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 
-use super::profile::{percent, Profile, Thread};
+use super::profile::{percent, StackProfile, Thread};
 
 /// What lines of a table stand for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,7 +76,7 @@ struct Sums {
 
 /// The functions of the rows that `of` selects, the one with most samples of its own first.
 #[must_use]
-pub fn symbols(profile: &Profile, of: &dyn Fn(&Thread) -> bool) -> Vec<SymbolLine> {
+pub fn symbols(profile: &StackProfile, of: &dyn Fn(&Thread) -> bool) -> Vec<SymbolLine> {
     let mut sums: BTreeMap<(String, String, bool), Sums> = BTreeMap::new();
     let (mut all, mut seen) = (0, FxHashSet::default());
     // A frame has the same key wherever it stands.
@@ -126,7 +126,7 @@ type GroupKey = (String, Option<u32>, Option<u32>, Option<u64>, Option<String>);
 
 /// The groups, the one with most samples first. [`By::Symbol`] has none.
 #[must_use]
-pub fn by(profile: &Profile, what: By) -> Vec<GroupLine> {
+pub fn by(profile: &StackProfile, what: By) -> Vec<GroupLine> {
     let or_unknown = |text: &str| if text.is_empty() { "(unknown)".to_owned() } else { text.to_owned() };
     let key = |thread: &Thread| -> Option<GroupKey> {
         Some(match what {

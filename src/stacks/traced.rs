@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::profile::{At, Builder, Frame, Profile, Row, Thread};
+use super::profile::{At, Builder, Frame, Row, StackProfile, Thread};
 use scxprof_trace::{Event, Name, StackFrame, StackId, Trace, TraceEvent, TraceWhat};
 
 /// What samples of a profiler are called.
@@ -17,14 +17,14 @@ const MAX_SAMPLES: usize = 1 << 20;
 
 /// What has a stack: samples, or slices of a category.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum Kind {
+enum StackSource {
     Samples,
     Slices(Name),
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Seen {
-    kind: Kind,
+    kind: StackSource,
     time: u64,
     cpu: u32,
     tid: u32,
@@ -35,7 +35,7 @@ struct Seen {
 /// Collects the call stacks of a trace.
 #[derive(Debug, Default)]
 pub struct TracedStacks {
-    rows: FxHashMap<(Kind, u32, u32, Option<StackId>), u64>,
+    rows: FxHashMap<(StackSource, u32, u32, Option<StackId>), u64>,
     samples: Vec<Seen>,
     left_out: u64,
 }
@@ -45,8 +45,8 @@ impl TracedStacks {
     pub fn take(&mut self, event: &Event) {
         let Event::Trace(TraceEvent { time, cpu, pid, tid, what }) = event else { return };
         let (kind, stack) = match what {
-            TraceWhat::Sample { stack, .. } => (Kind::Samples, *stack),
-            TraceWhat::Stack { category, stack } => (Kind::Slices(*category), Some(*stack)),
+            TraceWhat::Sample { stack, .. } => (StackSource::Samples, *stack),
+            TraceWhat::Stack { category, stack } => (StackSource::Slices(*category), Some(*stack)),
             _ => return,
         };
         let key = (kind, *pid, *tid, stack);
@@ -69,7 +69,7 @@ impl TracedStacks {
     /// What has stacks, and how many, the most frequent first.
     #[must_use]
     pub fn kinds<R: Read + Seek>(&self, trace: &Trace<R>) -> Vec<(String, u64)> {
-        let mut counts: BTreeMap<Kind, u64> = BTreeMap::new();
+        let mut counts: BTreeMap<StackSource, u64> = BTreeMap::new();
         for ((kind, ..), count) in &self.rows {
             *counts.entry(*kind).or_default() += count;
         }
@@ -81,12 +81,12 @@ impl TracedStacks {
     /// The profile of what is called so, after the last event: samples of a profiler where `wanted` is `None`, else what most
     /// stacks are of. `None` if there is nothing of this name.
     #[must_use]
-    pub fn profile<R: Read + Seek>(&self, trace: &Trace<R>, wanted: Option<&str>) -> Option<Profile> {
+    pub fn profile<R: Read + Seek>(&self, trace: &Trace<R>, wanted: Option<&str>) -> Option<StackProfile> {
         let kinds = self.kinds(trace);
         let default =
             || kinds.iter().find(|(name, _)| name == SAMPLES).or_else(|| kinds.first()).map(|(name, _)| &**name);
         let event = wanted.or_else(default)?;
-        let is_it = |kind: Kind| name(kind, trace) == event;
+        let is_it = |kind: StackSource| name(kind, trace) == event;
         let mut builder = Builder::default();
         let mut stacks: FxHashMap<Option<StackId>, u32> = FxHashMap::default();
         let mut threads: FxHashMap<(u32, u32), u32> = FxHashMap::default();
@@ -110,7 +110,7 @@ impl TracedStacks {
             });
             profile.rows.push(Row { thread, stack: number, samples, events: samples });
         }
-        let Profile { rows, .. } = &builder.profile;
+        let StackProfile { rows, .. } = &builder.profile;
         if rows.is_empty() {
             return None;
         }
@@ -127,10 +127,10 @@ impl TracedStacks {
     }
 }
 
-fn name<R: Read + Seek>(kind: Kind, trace: &Trace<R>) -> String {
+fn name<R: Read + Seek>(kind: StackSource, trace: &Trace<R>) -> String {
     match kind {
-        Kind::Samples => SAMPLES.to_owned(),
-        Kind::Slices(category) => crate::sample::printable(trace.names().text(category)),
+        StackSource::Samples => SAMPLES.to_owned(),
+        StackSource::Slices(category) => crate::sample::printable(trace.names().text(category)),
     }
 }
 

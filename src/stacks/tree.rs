@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use rustc_hash::FxHashMap;
 
 use super::flame::{tree, Node};
-use super::profile::Profile;
+use super::profile::StackProfile;
 use crate::report::{StacksReport, SubcellStacks};
 
 /// The most frames of all subcells; each has its part of what those before it left.
@@ -18,7 +18,7 @@ const NONE: &str = "(no cell)";
 
 /// The stacks of each subcell that threads have.
 #[must_use]
-pub fn trees(profile: &Profile) -> StacksReport {
+pub fn trees(profile: &StackProfile) -> StacksReport {
     let mut subcells: BTreeMap<&str, u64> = BTreeMap::new();
     for row in &profile.rows {
         let Some(thread) = profile.thread(row) else { continue };

@@ -314,7 +314,7 @@ fn rows_take_no_more_than_memory_says() {
     let scope = scxprof::evidence::Scope::default();
     for at in 0..20_000 {
         let class = scxprof::evidence::Class { comm: format!("{at}"), ..Default::default() };
-        let key = scxprof::evidence::Key::of(scxprof::evidence::Kind::Class, &scope, &class);
+        let key = scxprof::evidence::Key::of(scxprof::evidence::RowKind::Class, &scope, &class);
         many.add(key, &scxprof::evidence::Sums([1; 17])).unwrap();
     }
     scxprof::evidence::file::write(&many, fs::File::create(&parts).unwrap()).unwrap();

@@ -9,11 +9,11 @@ use scxprof::doctor::{Attempt, BpfTrial, BpfTrialError, Hierarchy, Kernel, Watch
 use scxprof::host::Roots;
 use scxprof::sample::Source;
 use scxprof::testing::host;
-use scxprof::testing::host::hierarchy::Kind;
+use scxprof::testing::host::hierarchy::HierarchyKind;
 use scxprof::testing::host::limits::Limit;
 use scxprof::testing::host::namespace::PidNamespace;
 use scxprof::testing::host::tracefs::TracefsError;
-use scxprof::testing::sampler::attr::{Feature, Features, Refused};
+use scxprof::testing::sampler::attr::{Feature, Features, RefusedFeature};
 use scxprof::testing::sampler::open::{self, EventError, Privilege};
 use scxprof::testing::sampler::pmu::{NoIbs, NoPebs, Pmus};
 use scxprof::testing::sampler::SamplerError;
@@ -36,7 +36,7 @@ pub struct Host {
     pub roots: Roots,
     capabilities: u64,
     answer: Answer,
-    refused: Vec<Refused>,
+    refused: Vec<RefusedFeature>,
     mmap_pages: usize,
     tracefs: Option<i32>,
     limits: (Limit, Limit),
@@ -199,7 +199,7 @@ fn old_kernel() -> Host {
     let mut host = Host::new("AMD EPYC 7402", "aperfmperf");
     host.proc("sys/kernel/osrelease", "5.4.0\n");
     let features = [Feature::FormatLost, Feature::WeightStruct, Feature::DataPageSize, Feature::Cgroup];
-    host.refused = features.into_iter().map(|feature| Refused { feature, errno: Some(libc::EINVAL) }).collect();
+    host.refused = features.into_iter().map(|feature| RefusedFeature { feature, errno: Some(libc::EINVAL) }).collect();
     host.mmap_pages = 16;
     host.limits = (Limit { soft: 64, hard: 64 }, Limit { soft: 64 << 10, hard: 64 << 10 });
     host.answer = Answer::OutOfFiles;
@@ -265,7 +265,7 @@ impl Kernel for Host {
         let mut refused = self.refused.clone();
         if watched == Watched::Own {
             let errno = Some(libc::EACCES);
-            refused.extend([Feature::PhysAddr, Feature::Kernel].map(|feature| Refused { feature, errno }));
+            refused.extend([Feature::PhysAddr, Feature::Kernel].map(|feature| RefusedFeature { feature, errno }));
         }
         refused.retain(|refused| carried(&refused.feature));
         let has = |feature: &Feature| carried(feature) && !refused.iter().any(|refused| refused.feature == *feature);
@@ -307,7 +307,7 @@ impl Kernel for Host {
 
     fn hierarchy(&self) -> Result<Hierarchy, host::Error> {
         if self.hierarchy {
-            return Ok(Hierarchy { kind: Kind::Unified, point: "/sys/fs/cgroup".into(), warning: None });
+            return Ok(Hierarchy { kind: HierarchyKind::Unified, point: "/sys/fs/cgroup".into(), warning: None });
         }
         Err(host::Error::NoHierarchy { hierarchy: "cgroup2", mountinfo: self.roots.proc.join("self/mountinfo") })
     }

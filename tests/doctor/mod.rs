@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use hosts::{hosts, Host};
-use scxprof::doctor::{examine_with, table, Report, State, Style};
+use scxprof::doctor::{examine_with, table, CheckState, Report, Style};
 use serde_json::Value;
 
 use crate::support::alone;
@@ -53,7 +53,7 @@ fn every_row_is_there_on_every_host_in_the_same_order() {
         for check in &report.checks {
             assert!(!check.why.is_empty(), "{host_name}: {} says nothing", check.name);
             // Known remedies are given; a state of "works" needs none.
-            assert!(check.state != State::Works || check.help.is_none(), "{host_name}: {}", check.name);
+            assert!(check.state != CheckState::Works || check.help.is_none(), "{host_name}: {}", check.name);
         }
         assert_eq!(report.any_source(), host_name != "paranoid-3", "{host_name}");
         let obstacle = report.obstacle().map(|check| check.name);

@@ -13,7 +13,7 @@ use scxprof::session::{AnalysisOptions, Builder, Error, HostOptions, NotStarted,
 use scxprof::testing::host::{topology, Roots};
 use scxprof::testing::profile::{Item, PerfData};
 use scxprof::testing::sampler::attr::{sampling, side_band, EventSpec, Features, Scope};
-use scxprof::testing::sampler::open::{Event, Watch};
+use scxprof::testing::sampler::open::{Event, EventScope};
 use scxprof::testing::sampler::record::{decode, Record};
 use scxprof::Session;
 
@@ -346,7 +346,7 @@ fn records_are_ours_where_another_profiler_looks_on() {
     let mut others = Vec::new();
     for cpu in topology::online_cpus(&Roots::default()).unwrap() {
         for attr in [&faults, &mappings] {
-            let Ok(event) = Event::open("another", attr, Watch::All, cpu) else { continue };
+            let Ok(event) = Event::open("another", attr, EventScope::All, cpu) else { continue };
             // Without a ring the kernel does not reach the part that leaves the id behind.
             let ring = event.ring(64);
             event.enable().unwrap();

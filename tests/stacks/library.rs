@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use scxprof::session::{parse_event, HostOptions, Profiler, ProfilerError, Whose};
-use scxprof::stacks::{self, State};
+use scxprof::stacks::{self, ProfilerState};
 
 use super::build;
 
@@ -23,7 +23,7 @@ fn results_come_while_it_runs() {
     if started.is_ok() {
         let again = profiler.start(event, None, |capture| capture);
         assert!(matches!(again, Err(ProfilerError::Running)), "{again:?}");
-        assert_eq!((status.state, &*status.event), (State::Running, "cpu-clock:u"));
+        assert_eq!((status.state, &*status.event), (ProfilerState::Running, "cpu-clock:u"));
         while profiler.status().samples < 30 {
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -31,7 +31,7 @@ fn results_come_while_it_runs() {
         assert!(found.count() >= 30 && found.frequency == Some(99), "{found:?}");
         let symbols = stacks::symbols(&found, &|_| true);
         assert!(symbols.iter().any(|line| line.symbol == "sixty"), "{symbols:?}");
-        assert_eq!(profiler.status().state, State::Running);
+        assert_eq!(profiler.status().state, ProfilerState::Running);
     }
     child.kill().unwrap();
     child.wait().unwrap();
@@ -40,10 +40,10 @@ fn results_come_while_it_runs() {
         return;
     }
     // It ends with its process.
-    while profiler.status().state == State::Running {
+    while profiler.status().state == ProfilerState::Running {
         std::thread::sleep(Duration::from_millis(20));
     }
     let status = profiler.status();
-    assert!(status.state == State::Stopped && status.lost.is_some(), "{status:?}");
+    assert!(status.state == ProfilerState::Stopped && status.lost.is_some(), "{status:?}");
     assert_eq!(profiler.results().count(), status.samples);
 }

@@ -26,7 +26,7 @@ fn made(packets: &[Message]) -> Report {
 macro_rules! result {
     ($report:expr, $id:ident) => {
         match $report.get(Id::$id) {
-            Some(Outcome::$id(result)) => &**result,
+            Some(Findings::$id(result)) => &**result,
             other => panic!("{other:?} {:?}", $report.unavailable),
         }
     };
@@ -314,7 +314,7 @@ fn what_a_trace_lacks_is_said() {
     assert_eq!((only.analyses.len(), only.unavailable.len()), (1, 0));
     let info = read(file(&two_cpus())).info;
     let can: Vec<_> = info.analysers.iter().filter(|of| of.lacks.is_empty()).map(|of| of.id).collect();
-    assert_eq!(can, report.analyses.iter().map(Outcome::id).collect::<Vec<_>>());
+    assert_eq!(can, report.analyses.iter().map(Findings::id).collect::<Vec<_>>());
     assert!(made(&[packet(1)]).analyses.is_empty());
 }
 

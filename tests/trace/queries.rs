@@ -187,7 +187,7 @@ fn the_line_that_is_printed_runs_the_query_in_a_shell() {
             .output()
             .unwrap();
         let found = String::from_utf8_lossy(&of_shell.stdout);
-        let views = scxprof::trace::parquet::Table::ALL.map(|table| {
+        let views = scxprof::trace::parquet::ParquetTable::ALL.map(|table| {
             let name = table.name();
             format!("CREATE VIEW {name} AS FROM '{name}.parquet';")
         });
@@ -280,7 +280,7 @@ fn the_document_has_all_columns() {
             }
         }
     }
-    let written = scxprof::trace::parquet::Table::ALL.map(|table| {
+    let written = scxprof::trace::parquet::ParquetTable::ALL.map(|table| {
         let columns = table.columns().iter().map(|(name, kind)| ((*name).to_owned(), kind.name().to_owned()));
         (table.name().to_owned(), columns.collect::<Vec<_>>())
     });

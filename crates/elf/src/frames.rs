@@ -8,7 +8,7 @@ use super::{u32_at, Elf, ReadAt};
 
 /// The search table of `.eh_frame_hdr`: pairs of 32-bit offsets from the section's own address, sorted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Table {
+pub(super) struct SearchTable {
     /// The section's address before relocation.
     pub(super) vaddr: u64,
     /// File offset of the first pair.
@@ -51,7 +51,7 @@ impl Elf {
     }
 }
 
-impl Table {
+impl SearchTable {
     /// The number of the last pair with a start not above `vaddr`, that start, and the address of the frame description. A table
     /// that is not sorted gives a wrong pair, which its frame description shows.
     pub(super) fn last_before(&self, reader: &mut impl ReadAt, vaddr: u64) -> Option<(u64, u64, u64)> {
@@ -81,7 +81,7 @@ impl Table {
 }
 
 /// The head of `.eh_frame_hdr`: version 1, encodings of the pointer to `.eh_frame`, of the count and of the table.
-pub(super) fn table(reader: &mut impl ReadAt, offset: u64, vaddr: u64, size: u64) -> Option<Table> {
+pub(super) fn table(reader: &mut impl ReadAt, offset: u64, vaddr: u64, size: u64) -> Option<SearchTable> {
     let [version, pointer, count, pairs] = reader.array(offset)?;
     // 0x3b: signed 32-bit, relative to the section (DW_EH_PE_datarel|sdata4), as every linker writes it.
     if version != 1 || pairs != 0x3b {
@@ -93,7 +93,7 @@ pub(super) fn table(reader: &mut impl ReadAt, offset: u64, vaddr: u64, size: u64
         _ => (u64::from_le_bytes(reader.array(offset.checked_add(count_at)?)?), count_at + 8),
     };
     let room = size.checked_sub(first)? / 8;
-    Some(Table { vaddr, offset: offset.checked_add(first)?, count: count.min(room) })
+    Some(SearchTable { vaddr, offset: offset.checked_add(first)?, count: count.min(room) })
 }
 
 /// Bytes of a pointer in an encoding of fixed size (`DW_EH_PE_*`, low four bits).

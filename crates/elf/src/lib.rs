@@ -123,7 +123,7 @@ pub struct Elf {
     section_names: u16,
     /// It is code of x86-64.
     is_x86_64: bool,
-    table: Option<frames::Table>,
+    table: Option<frames::SearchTable>,
     build_id: Option<Vec<u8>>,
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use iced_x86::InstructionInfoFactory;
 
 use super::decode::Insn;
-use super::memo::{CacheCounts, Entry, Key, Kind, Memo};
+use super::memo::{CacheCounts, Entry, Key, Memo, MemoKind};
 use super::region::{self, Region};
 use super::window::{self, Backward, CodeSource, FunctionMap};
 
@@ -52,7 +52,7 @@ impl Decoded {
     /// The instructions from `ip` on.
     pub(super) fn line(&mut self, code: &mut dyn CodeSource, ip: u64, here: &mut Option<Here>) -> Option<Arc<[Insn]>> {
         let at = Self::locate(code, ip, here)?;
-        let key: Key = (at.key, ip.wrapping_sub(at.bias), Kind::Forward);
+        let key: Key = (at.key, ip.wrapping_sub(at.bias), MemoKind::Forward);
         if let Some(Entry::Forward(insns)) = self.cache.get(&key) {
             return Some(insns);
         }
@@ -69,7 +69,7 @@ impl Decoded {
         here: &mut Option<Here>,
     ) -> Option<Arc<Backward>> {
         let at = Self::locate(code, ip, here)?;
-        let key: Key = (at.key, ip.wrapping_sub(at.bias), Kind::Backward);
+        let key: Key = (at.key, ip.wrapping_sub(at.bias), MemoKind::Backward);
         if let Some(Entry::Backward(window)) = self.cache.get(&key) {
             return Some(window);
         }
@@ -87,7 +87,7 @@ impl Decoded {
         here: &mut Option<Here>,
     ) -> Option<Arc<Region>> {
         let at = Self::locate(code, ip, here)?;
-        let key: Key = (at.key, ip.wrapping_sub(at.bias), Kind::Region);
+        let key: Key = (at.key, ip.wrapping_sub(at.bias), MemoKind::Region);
         if let Some(Entry::Region(region)) = self.cache.get(&key) {
             return region;
         }
@@ -102,7 +102,7 @@ impl Decoded {
         let (code_key, bias) = (window.key, window.bias);
         let range = window.function.clone().filter(|range| range.contains(&ip))?;
         let range = range.start.wrapping_sub(bias)..range.end.wrapping_sub(bias);
-        let key: Key = (code_key, range.start, Kind::Function);
+        let key: Key = (code_key, range.start, MemoKind::Function);
         if let Some(Entry::Function(map)) = self.cache.get(&key) {
             return Some(map);
         }

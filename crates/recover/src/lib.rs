@@ -73,7 +73,7 @@ mod window;
 pub use candidates::{Candidate, Operand, Unrecovered, MAX_CANDIDATES, MAX_STEPS};
 pub use lines::Snapshot;
 pub use memo::CacheCounts;
-pub use recovery::{Outcome, Recovery};
+pub use recovery::{Recovery, RecoveryResult};
 pub use regs::{RegsError, UserRegs, REGS_MASK, STACK_DUMP_SIZE};
 pub use stack::StackRange;
 pub use wanted::{Wanted, WANTED_LINES};

@@ -13,7 +13,7 @@ const OVERHEAD: usize = 96;
 
 /// What is cached for one address of one piece of code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Kind {
+pub(super) enum MemoKind {
     Forward,
     Backward,
     Function,
@@ -21,7 +21,7 @@ pub(super) enum Kind {
 }
 
 /// Key: the code, the address in it, and what is cached.
-pub(super) type Key = (u64, u64, Kind);
+pub(super) type Key = (u64, u64, MemoKind);
 
 #[derive(Debug, Clone)]
 pub(super) enum Entry {
@@ -99,13 +99,13 @@ mod tests {
         let mut cache = Memo::new(100 * OVERHEAD);
         let entry = || Entry::Forward(Arc::from(Vec::new()));
         for addr in 0..1000 {
-            cache.insert((1, addr, Kind::Forward), entry());
-            assert!(cache.get(&(1, 0, Kind::Forward)).is_some());
+            cache.insert((1, addr, MemoKind::Forward), entry());
+            assert!(cache.get(&(1, 0, MemoKind::Forward)).is_some());
             assert!(cache.counts().bytes <= 100 * OVERHEAD);
         }
-        assert!(cache.get(&(1, 5, Kind::Forward)).is_none());
-        assert!(cache.get(&(1, 999, Kind::Forward)).is_some());
-        assert!(cache.get(&(2, 999, Kind::Forward)).is_none());
+        assert!(cache.get(&(1, 5, MemoKind::Forward)).is_none());
+        assert!(cache.get(&(1, 999, MemoKind::Forward)).is_some());
+        assert!(cache.get(&(2, 999, MemoKind::Forward)).is_none());
         let counts = cache.counts();
         assert!(counts.evictions >= 890, "{counts:?}");
         assert_eq!((counts.hits, counts.misses), (1001, 2));

@@ -17,7 +17,7 @@ use scxprof_base::sample::Method;
 
 /// The result for one sample.
 #[derive(Debug, Clone, Copy)]
-pub struct Outcome<'a> {
+pub struct RecoveryResult<'a> {
     /// The candidates, first those before ip, each nearest to ip first. Each represents `1 / candidates.len()` of the sample.
     pub candidates: &'a [Candidate],
     /// Why there are none.
@@ -59,7 +59,7 @@ impl Recovery {
         dump: &[u8],
         stack: Range<u64>,
         code: &mut dyn CodeSource,
-    ) -> Outcome<'_> {
+    ) -> RecoveryResult<'_> {
         self.recover_with(regs, dump, Snapshot::default(), stack, code)
     }
 
@@ -72,7 +72,7 @@ impl Recovery {
         memory: Snapshot<'_>,
         stack: Range<u64>,
         code: &mut dyn CodeSource,
-    ) -> Outcome<'_> {
+    ) -> RecoveryResult<'_> {
         self.found.clear();
         self.found.reads.clear();
         if let Err(reason) = self.look(regs, dump, memory, stack.clone(), code) {
@@ -83,7 +83,7 @@ impl Recovery {
         let candidates = self.found.all.as_slice();
         let reason = candidates.is_empty().then(|| self.found.first_reason());
         let wanted = (!memory.is_empty()).then(|| Wanted::of(regs, memory, &self.found.reads, &stack));
-        Outcome { candidates, reason, operands, wanted }
+        RecoveryResult { candidates, reason, operands, wanted }
     }
 
     fn look(

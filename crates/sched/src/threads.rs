@@ -24,7 +24,7 @@ pub struct Thread {
     pub cgroup: u64,
     /// An event has named it, rather than only come from it.
     pub(super) is_named: bool,
-    pub(super) state: State,
+    pub(super) state: ThreadState,
     pub(super) dsq: Option<Dsq>,
 }
 
@@ -44,7 +44,7 @@ impl Thread {
     #[must_use]
     pub fn sleeps(&self) -> Option<(u64, bool)> {
         match self.state {
-            State::Sleeping { since, is_blocked } => Some((since, is_blocked)),
+            ThreadState::Sleeping { since, is_blocked } => Some((since, is_blocked)),
             _ => None,
         }
     }
@@ -53,7 +53,7 @@ impl Thread {
     #[must_use]
     pub fn waits(&self) -> Option<(u64, Why)> {
         match self.state {
-            State::Waiting { since, why } => Some((since, why)),
+            ThreadState::Waiting { since, why } => Some((since, why)),
             _ => None,
         }
     }
@@ -71,7 +71,7 @@ pub enum Why {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum ThreadState {
     /// Nothing is known, as before its first event and after a loss.
     Unknown,
     Running {
@@ -145,7 +145,7 @@ impl Threads {
         if let Some(&slot) = self.by_tid.get(&tid) {
             return Some(slot);
         }
-        let (comm, state) = (Comm::default(), State::Unknown);
+        let (comm, state) = (Comm::default(), ThreadState::Unknown);
         let thread = Thread { tid, pid: 0, comm, cgroup: 0, is_named: false, state, dsq: None };
         let slot = if let Some(slot) = self.free.pop() {
             *self.get_mut(slot)? = thread;

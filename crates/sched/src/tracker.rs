@@ -1,7 +1,7 @@
 //! The state of every thread and CPU, followed through the events.
 
 use super::facts::{Fact, Facts, QueuedBy};
-use super::threads::{Dsq, Slot, State, Thread, Threads, Why};
+use super::threads::{Dsq, Slot, Thread, ThreadState, Threads, Why};
 use scxprof_base::sample::sched::{SchedEvent, SchedTask, SchedWhat, TaskState, WakenBy};
 use scxprof_base::sample::Comm;
 
@@ -113,7 +113,7 @@ impl Tracker {
     pub fn still_waiting(&self) -> (u64, u64) {
         let Some((_, end)) = self.span else { return (0, 0) };
         self.threads.iter().fold((0, 0), |(count, longest), (_, thread)| match thread.state {
-            State::Waiting { since, .. } => (count + 1, longest.max(end.saturating_sub(since))),
+            ThreadState::Waiting { since, .. } => (count + 1, longest.max(end.saturating_sub(since))),
             _ => (count, longest),
         })
     }
@@ -179,10 +179,10 @@ impl Tracker {
         for &slot in threads.by_tid.values() {
             let Some(thread) = threads.slots.get_mut(slot as usize) else { continue };
             match thread.state {
-                State::Running { since } if since <= from && Some(slot) != running => continue,
+                ThreadState::Running { since } if since <= from && Some(slot) != running => continue,
                 // What it did before may be wrong.
-                State::Running { .. } if Some(slot) != running => {}
-                _ => thread.state = State::Unknown,
+                ThreadState::Running { .. } if Some(slot) != running => {}
+                _ => thread.state = ThreadState::Unknown,
             }
             if let Some(dsq) = thread.dsq.take().filter(|dsq| dsq.is_queued) {
                 queued.push(dsq.id);
@@ -296,7 +296,8 @@ impl<F: Facts> Steps<'_, F> {
         let slot = self.threads.slot(before.tid)?;
         let thread = self.threads.get_mut(slot)?;
         // It is on the CPU: what the other one waited or slept for is not its own.
-        let state = if matches!(before.state, State::Running { .. }) { before.state } else { State::Unknown };
+        let state =
+            if matches!(before.state, ThreadState::Running { .. }) { before.state } else { ThreadState::Unknown };
         *thread = Thread { pid, cgroup: 0, dsq: None, state, ..before };
         if let Some((tid, _, running)) = &mut self.cpu.running {
             if *tid == before.tid {
@@ -388,8 +389,8 @@ impl<F: Facts> Steps<'_, F> {
         self.gaps.mismatches += 1;
         self.fact(Fact::Missed { cpu: self.event.cpu });
         if let Some(thread) = running.and_then(|slot| self.threads.get_mut(slot)) {
-            if matches!(thread.state, State::Running { .. }) {
-                thread.state = State::Unknown;
+            if matches!(thread.state, ThreadState::Running { .. }) {
+                thread.state = ThreadState::Unknown;
             }
         }
         for thread in running.into_iter().chain(prev) {
@@ -403,10 +404,10 @@ impl<F: Facts> Steps<'_, F> {
         let Some(thread) = self.threads.get_mut(slot) else { return };
         thread.state = match state {
             TaskState::Dead => return self.end(slot),
-            _ if !is_observed => State::Unknown,
-            TaskState::Runnable | TaskState::Preempted => State::Waiting { since: time, why: Why::Preempted },
-            TaskState::Sleeping => State::Sleeping { since: time, is_blocked: false },
-            TaskState::Blocked => State::Sleeping { since: time, is_blocked: true },
+            _ if !is_observed => ThreadState::Unknown,
+            TaskState::Runnable | TaskState::Preempted => ThreadState::Waiting { since: time, why: Why::Preempted },
+            TaskState::Sleeping => ThreadState::Sleeping { since: time, is_blocked: false },
+            TaskState::Blocked => ThreadState::Sleeping { since: time, is_blocked: true },
         };
         if state.is_runnable() {
             self.fact(Fact::Preempted { thread: slot, by: next });
@@ -419,12 +420,12 @@ impl<F: Facts> Steps<'_, F> {
         let dsq = thread.dsq.filter(|dsq| dsq.is_queued);
         thread.dsq = thread.dsq.map(|dsq| Dsq { is_queued: false, ..dsq });
         // A pending wakeup ends here, whatever is known of its beginning.
-        let before = std::mem::replace(&mut thread.state, State::Running { since: time });
+        let before = std::mem::replace(&mut thread.state, ThreadState::Running { since: time });
         match before {
-            State::Waiting { since, why } if since <= time => {
+            ThreadState::Waiting { since, why } if since <= time => {
                 self.fact(Fact::Waited { thread: slot, cpu, from: since, until: time, why });
             }
-            State::Sleeping { since, .. } => {
+            ThreadState::Sleeping { since, .. } => {
                 self.unwoken.count += 1;
                 self.unwoken.total_ns = self.unwoken.total_ns.saturating_add(time.saturating_sub(since));
             }
@@ -475,15 +476,15 @@ impl<F: Facts> Steps<'_, F> {
         let time = self.event.time;
         let Some(thread) = self.threads.get_mut(slot) else { return };
         match thread.state {
-            State::Sleeping { since, is_blocked } => {
-                thread.state = State::Waiting { since: time, why };
+            ThreadState::Sleeping { since, is_blocked } => {
+                thread.state = ThreadState::Waiting { since: time, why };
                 if since <= time {
                     self.fact(Fact::Slept { thread: slot, from: since, until: time, is_blocked });
                 }
             }
-            State::Unknown => thread.state = State::Waiting { since: time, why },
+            ThreadState::Unknown => thread.state = ThreadState::Waiting { since: time, why },
             // It has not slept yet, or was woken before: the first wakeup counts.
-            State::Running { .. } | State::Waiting { .. } => {}
+            ThreadState::Running { .. } | ThreadState::Waiting { .. } => {}
         }
     }
 

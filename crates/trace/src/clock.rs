@@ -53,7 +53,7 @@ fn id_of(sequence: u32, clock: u32) -> ClockId {
 
 /// A clock whose values are differences, and what they are multiplied with.
 #[derive(Debug, Clone, Copy, Default)]
-struct Kind {
+struct ClockKind {
     is_incremental: bool,
     multiplier: u64,
 }
@@ -65,7 +65,7 @@ pub(super) type Sums = FxHashMap<ClockId, u64>;
 #[derive(Debug, Default)]
 pub(super) struct Clocks {
     pairs: FxHashMap<ClockId, Vec<Pair>>,
-    kinds: FxHashMap<ClockId, Kind>,
+    kinds: FxHashMap<ClockId, ClockKind>,
     values: usize,
     /// REALTIME when BOOTTIME was 0, ns, by the first snapshot that has both.
     pub(super) real_time: Option<i64>,
@@ -74,9 +74,9 @@ pub(super) struct Clocks {
 }
 
 /// The clocks of a snapshot: number, value, whether its values are differences, and their unit in ns.
-fn clocks_of(snapshot: &[u8]) -> impl Iterator<Item = (u32, u64, Kind)> + '_ {
+fn clocks_of(snapshot: &[u8]) -> impl Iterator<Item = (u32, u64, ClockKind)> + '_ {
     Fields::new(snapshot).filter(|(number, _)| *number == 1).map(|(_, clock)| {
-        let (mut id, mut value, mut kind) = (0, 0, Kind { is_incremental: false, multiplier: 1 });
+        let (mut id, mut value, mut kind) = (0, 0, ClockKind { is_incremental: false, multiplier: 1 });
         for (number, field) in Fields::new(clock.bytes()) {
             match number {
                 // No event has a clock of such a number.

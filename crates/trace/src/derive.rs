@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use super::event::{Args, Edge, Event, TraceEvent, TraceWhat, TrackId};
 use super::names::{self as known, Name, Names};
 use super::raw::{Raw, MAX_CPUS};
-use super::slices::{Kind, TrackEvent};
+use super::slices::{TrackEvent, TrackEventKind};
 use super::tables::{TraceThreads, Tracks};
 use scxprof_base::sample::sched::{SchedEvent, SchedTask, SchedWhat, TaskState, WakenBy};
 use scxprof_base::sample::Comm;
@@ -167,7 +167,7 @@ impl Derive {
 
     fn track(&mut self, group: &mut Group<'_, '_>, event: TrackEvent) {
         match event.kind {
-            Kind::Counter(value) => {
+            TrackEventKind::Counter(value) => {
                 let track = group.tables.tracks.get(event.track);
                 let mut value = value * track.and_then(|track| track.multiplier).unwrap_or(1) as f64;
                 if track.is_some_and(|track| track.is_incremental) && self.counters.len() < MAX_TRACKS {
@@ -181,7 +181,7 @@ impl Derive {
                 let cpu = group.cpu(&event);
                 group.trace(&event, cpu, TraceWhat::Counter { track: event.track, value });
             }
-            Kind::Slice(edge) => {
+            TrackEventKind::Slice(edge) => {
                 let opened = self.edge(edge, &event, group);
                 let stack = event.stack.map(|stack| {
                     let category = opened.map_or(event.category, |open| open.category);
@@ -193,7 +193,7 @@ impl Derive {
                 }
                 group.out.extend(stack);
             }
-            Kind::Complete(_) | Kind::Other => group.slice(Edge::Instant, event, None),
+            TrackEventKind::Complete(_) | TrackEventKind::Other => group.slice(Edge::Instant, event, None),
         }
     }
 
@@ -413,11 +413,15 @@ impl Group<'_, '_> {
         for raw in raws {
             let Raw::Track(event) = raw else { continue };
             match (event.category, event.kind) {
-                (known::WAKEE | known::WAKEE_NEW, Kind::Slice(Edge::Instant)) if self.woken.len() < MAX_AT_ONCE => {
+                (known::WAKEE | known::WAKEE_NEW, TrackEventKind::Slice(Edge::Instant))
+                    if self.woken.len() < MAX_AT_ONCE =>
+                {
                     self.woken.push(((**event).clone(), false));
                 }
-                (known::FORKED, Kind::Slice(Edge::Instant)) => self.forked.push(event.track),
-                (known::ONCPU, Kind::Slice(Edge::End)) if !derive.rules.has_switch && self.left.len() < MAX_AT_ONCE => {
+                (known::FORKED, TrackEventKind::Slice(Edge::Instant)) => self.forked.push(event.track),
+                (known::ONCPU, TrackEventKind::Slice(Edge::End))
+                    if !derive.rules.has_switch && self.left.len() < MAX_AT_ONCE =>
+                {
                     let opened = derive
                         .open
                         .get(&event.track)

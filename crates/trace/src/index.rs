@@ -119,7 +119,7 @@ impl Index {
 
 /// What packets refer to, and what the trace says of itself.
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct PacketState {
     pub(super) names: Names,
     pub(super) sequences: Sequences,
     pub(super) clocks: Clocks,
@@ -160,7 +160,7 @@ pub(super) struct State {
 
 /// The result of the first pass.
 pub(super) enum Pass {
-    Done(Box<(Index, State)>),
+    Done(Box<(Index, PacketState)>),
     /// It has compressed packets, which must be inflated before.
     Compressed,
 }
@@ -172,7 +172,7 @@ pub(super) fn walk<R: Read + Seek>(
     machine: u64,
     mut budget: Option<Budget>,
 ) -> Result<Pass, TraceError> {
-    let (mut index, mut state) = (Index::default(), State { machine, ..State::default() });
+    let (mut index, mut state) = (Index::default(), PacketState { machine, ..PacketState::default() });
     let mut sums = Sums::default();
     let mut malformed = 0;
     loop {
@@ -209,7 +209,7 @@ pub(super) fn walk<R: Read + Seek>(
     Ok(Pass::Done(Box::new((index, state))))
 }
 
-impl State {
+impl PacketState {
     /// The time of a track event, by the clock of the packet or of its sequence.
     pub(super) fn time_of(&mut self, head: &Head<'_>, parts: &Parts, offset: u64, sums: &mut Sums) -> Option<u64> {
         let Some(time) = head.timestamp else {

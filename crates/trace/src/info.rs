@@ -11,7 +11,7 @@ use super::derive::Derive;
 use super::dynamic;
 use super::event::TraceEvent;
 use super::ftrace;
-use super::index::{text_of, State};
+use super::index::{text_of, PacketState};
 use super::tally::Tally;
 
 /// What recorded a trace.
@@ -38,7 +38,7 @@ pub enum Source {
 }
 
 impl Source {
-    pub(super) fn of(state: &State) -> Self {
+    pub(super) fn of(state: &PacketState) -> Self {
         let categories = ["ONCPU", "WAKER"];
         if categories.iter().all(|category| state.has_category(category.as_bytes())) {
             Self::Wprof
@@ -216,7 +216,7 @@ pub(super) fn sorted(counts: impl IntoIterator<Item = (String, u64)>) -> Vec<Cou
 }
 
 impl Info {
-    pub(super) fn new(source: Source, state: &State, tally: &Tally, derive: &Derive, damage: &Damage) -> Self {
+    pub(super) fn new(source: Source, state: &PacketState, tally: &Tally, derive: &Derive, damage: &Damage) -> Self {
         let (mut events, mut unknown) = (Vec::new(), Vec::new());
         for (&number, &count) in &tally.ftrace.by_number {
             match (ftrace::name_of(number), state.facts.dynamic.get(&number)) {
@@ -311,7 +311,7 @@ impl Info {
     }
 }
 
-impl State {
+impl PacketState {
     /// True if a table of a sequence, or an event, names this category.
     fn has_category(&self, category: &[u8]) -> bool {
         self.sequences.categories().any(|name| text_of(self.names.text(name)).as_bytes() == category)

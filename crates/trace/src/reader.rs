@@ -9,7 +9,7 @@ use super::container::{self, packets_of, Damage, Input, Packets, Step};
 use super::derive::{Derive, Rules, Tables};
 use super::event::{Args, Edge, Event, TraceEvent, TraceWhat};
 use super::ftrace::Decoder;
-use super::index::{self, Index, Pass, State, Stray, BUNDLE, SAMPLE, SNAPSHOT, TRACK_EVENT};
+use super::index::{self, Index, PacketState, Pass, Stray, BUNDLE, SAMPLE, SNAPSHOT, TRACK_EVENT};
 use super::info::{Info, Source};
 use super::names::Names;
 use super::raw::{thread, Raw};
@@ -134,7 +134,7 @@ fn sample(sample: &[u8], tables: Option<&Generation>, stacks: &mut Stacks) -> Tr
 
 /// Decodes the events of a packet, whose time is `known` if it stands alone in the index.
 fn decode(
-    (state, tally): (&mut State, &mut Tally),
+    (state, tally): (&mut PacketState, &mut Tally),
     head: &Head<'_>,
     offset: u64,
     known: Option<u64>,
@@ -146,7 +146,7 @@ fn decode(
         SNAPSHOT => state.clocks.restart(head.payload, head.sequence, sums),
         _ if !state.has_state(head, offset) => {}
         BUNDLE => {
-            let State { facts, names, .. } = &mut *state;
+            let PacketState { facts, names, .. } = &mut *state;
             let mut decoder = Decoder { facts, names, counts: &mut tally.ftrace };
             decoder.bundle(head.payload, |time, raw| batch.push(time, offset, raw));
         }
@@ -155,7 +155,7 @@ fn decode(
             let time = known.or_else(|| state.time_of(head, &parts, offset, sums));
             let Some(time) = time else { return };
             tally.malformed += u64::from(parts.is_broken);
-            let State { sequences, tracks, names, stacks, .. } = &mut *state;
+            let PacketState { sequences, tracks, names, stacks, .. } = &mut *state;
             let tables = sequences.at(head.sequence, offset).map(|(tables, _)| tables);
             let uuid = parts.track.or_else(|| tables.and_then(|tables| tables.track));
             // Events of old Chrome have no track but the thread of their sequence.
@@ -163,7 +163,7 @@ fn decode(
             let track = tracks.number(uuid);
             let event = slices::decode(head.payload, &parts, track, tables, names, stacks);
             match event.kind {
-                slices::Kind::Counter(_) => tally.counters += 1,
+                slices::TrackEventKind::Counter(_) => tally.counters += 1,
                 _ if event.category.is_none() => tally.without_category += 1,
                 _ => *tally.tracks.entry(event.category).or_default() += 1,
             }
@@ -174,14 +174,14 @@ fn decode(
             if parts.has_counters {
                 slices::extra_counters(head.payload, tables, &mut counter);
             }
-            if let slices::Kind::Complete(ns) = event.kind {
+            if let slices::TrackEventKind::Complete(ns) = event.kind {
                 let end = TrackEvent {
-                    kind: slices::Kind::Slice(Edge::End),
+                    kind: slices::TrackEventKind::Slice(Edge::End),
                     args: Args::default(),
                     stack: None,
                     ..event.clone()
                 };
-                let begin = TrackEvent { kind: slices::Kind::Slice(Edge::Begin), ..event };
+                let begin = TrackEvent { kind: slices::TrackEventKind::Slice(Edge::Begin), ..event };
                 batch.push(time, offset, Raw::Track(Box::new(begin)));
                 batch.push(time.saturating_add(ns), offset, Raw::Track(Box::new(end)));
             } else {
@@ -192,7 +192,7 @@ fn decode(
             let said = head.timestamp.filter(|_| known.is_none());
             let known = known.or_else(|| said.and_then(|_| state.time_of(head, &Parts::default(), offset, sums)));
             let Some(time) = known else { return };
-            let State { sequences, stacks, .. } = &mut *state;
+            let PacketState { sequences, stacks, .. } = &mut *state;
             let tables = sequences.at(head.sequence, offset).map(|(tables, _)| tables);
             tally.samples += 1;
             batch.push(time, offset, Raw::Trace(Box::new(sample(head.payload, tables, stacks))));
@@ -206,7 +206,7 @@ fn decode(
 pub struct Trace<R> {
     input: Input<R>,
     index: Index,
-    state: State,
+    state: PacketState,
     damage: Damage,
     source: Source,
     derive: Derive,
@@ -303,7 +303,7 @@ impl<R: Read + Seek> Trace<R> {
                 let Some(raw) = self.take(time)? else { break };
                 group.push(raw);
             }
-            let State { names, threads, tracks, .. } = &mut self.state;
+            let PacketState { names, threads, tracks, .. } = &mut self.state;
             let mut tables = Tables { names, threads, tracks };
             self.derive.group(time, &mut group, &mut tables, &mut self.queue);
             self.group = group;

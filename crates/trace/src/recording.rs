@@ -245,7 +245,7 @@ impl Recording {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analyze::{Id, Options, Outcome};
+    use crate::analyze::{Findings, Id, Options};
     use scxprof_base::sample::sched::TaskState;
 
     fn at(time: u64, what: SchedWhat) -> SchedEvent {
@@ -280,7 +280,7 @@ mod tests {
         }
         let info = recording.info(&Recorded::default());
         let report = recording.analyze(analysis, &info);
-        let Some(Outcome::DsqLatency(found)) = report.get(Id::DsqLatency) else { panic!("{report:?}") };
+        let Some(Findings::DsqLatency(found)) = report.get(Id::DsqLatency) else { panic!("{report:?}") };
         let lines: Vec<_> =
             found.dsqs.iter().map(|line| (line.dsq, line.latency.count, line.latency.total_ns)).collect();
         assert_eq!(lines, [(Some(7), 2, 60 + 20), (Some(8), 1, 70)]);

@@ -92,7 +92,7 @@ impl<'a> Head<'a> {
 ///
 /// [`InternedData`]: https://perfetto.dev/docs/reference/trace-packet-proto#InternedData
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Table {
+pub(super) enum Interned {
     Category = 1,
     EventName = 2,
     ArgName = 3,
@@ -101,7 +101,7 @@ pub(super) enum Table {
     Text = 29,
 }
 
-impl Table {
+impl Interned {
     fn of(field: u32) -> Option<Self> {
         match field {
             1 => Some(Self::Category),
@@ -120,7 +120,7 @@ impl Table {
 pub(super) struct Generation {
     /// Which one of all.
     pub(super) number: u32,
-    names: FxHashMap<(Table, u64), Name>,
+    names: FxHashMap<(Interned, u64), Name>,
     pub(super) stacks: StackTables,
     /// The clock and the track of packets that state none.
     pub(super) clock: Option<u32>,
@@ -134,7 +134,7 @@ pub(super) struct Generation {
 
 impl Generation {
     /// [`Name::NONE`] for a number that the table does not have.
-    pub(super) fn name(&self, table: Table, iid: u64) -> Name {
+    pub(super) fn name(&self, table: Interned, iid: u64) -> Name {
         self.names.get(&(table, iid)).copied().unwrap_or_default()
     }
 }
@@ -209,7 +209,7 @@ impl Sequences {
             }
         }
         for (number, entry) in Fields::new(head.interned.unwrap_or_default()) {
-            let Some(table) = Table::of(number) else {
+            let Some(table) = Interned::of(number) else {
                 // At the bound a stack of any size is still taken: none is longer than 1,024 frames.
                 match (self.entries >= MAX_ENTRIES, number) {
                     (true, 6 | 7 | 19) => self.left_out += 1,
@@ -258,7 +258,7 @@ impl Sequences {
     /// The categories of all tables.
     pub(super) fn categories(&self) -> impl Iterator<Item = Name> + '_ {
         let names = self.generations.iter().flat_map(|generation| &generation.names);
-        names.filter(|((table, _), _)| *table == Table::Category).map(|(_, name)| *name)
+        names.filter(|((table, _), _)| *table == Interned::Category).map(|(_, name)| *name)
     }
 
     /// The number of sequences.
@@ -294,7 +294,7 @@ mod tests {
         }
         let found = |offset| {
             let (generation, whole) = sequences.at(7, offset).unwrap();
-            (names.text(generation.name(Table::EventName, 1)), whole)
+            (names.text(generation.name(Interned::EventName, 1)), whole)
         };
         let expected =
             [(&b"a"[..], true), (b"a", true), (b"b", true), (b"b", true), (b"b", false), (b"b", false), (b"", true)];

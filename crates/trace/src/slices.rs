@@ -2,7 +2,7 @@
 
 use super::event::{Arg, Args, Edge, TrackId};
 use super::names::{Name, Names};
-use super::sequence::{Generation, Table};
+use super::sequence::{Generation, Interned};
 use super::stacks::{StackId, Stacks};
 use super::wire::{Fields, Packed, Value};
 
@@ -17,7 +17,7 @@ const MAX_OUTER: usize = 128;
 
 /// What a track event is.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Kind {
+pub(super) enum TrackEventKind {
     Slice(Edge),
     /// A slice that begins here, with its duration in ns (`X` of Chrome).
     Complete(u64),
@@ -31,7 +31,7 @@ pub(super) enum Kind {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct TrackEvent {
     pub(super) track: TrackId,
-    pub(super) kind: Kind,
+    pub(super) kind: TrackEventKind,
     pub(super) category: Name,
     pub(super) name: Name,
     pub(super) flow: Option<u64>,
@@ -47,7 +47,7 @@ impl TrackEvent {
         let (category, name) = (Name::NONE, Name::NONE);
         Self {
             track,
-            kind: Kind::Counter(value),
+            kind: TrackEventKind::Counter(value),
             category,
             name,
             flow: None,
@@ -111,12 +111,12 @@ pub(super) fn decode(
     let (mut args, mut entries) = (Vec::new(), MAX_ENTRIES);
     for (number, field) in Fields::new(event) {
         match (number, field) {
-            (3, Value::Varint(iid)) if category.is_none() => category = look(Table::Category, iid),
+            (3, Value::Varint(iid)) if category.is_none() => category = look(Interned::Category, iid),
             (3, Value::Bytes(packed)) if category.is_none() => {
-                category = Packed::new(packed).next().map_or(Name::NONE, |iid| look(Table::Category, iid));
+                category = Packed::new(packed).next().map_or(Name::NONE, |iid| look(Interned::Category, iid));
             }
             (22, Value::Bytes(text)) if category.is_none() => category = names.add(text),
-            (10, _) => name = look(Table::EventName, field.uint()),
+            (10, _) => name = look(Interned::EventName, field.uint()),
             (23, Value::Bytes(text)) => name = names.add(text),
             (47, Value::Fixed64(id)) => flow = flow.or(Some(id)),
             (47, Value::Bytes(packed)) => {
@@ -136,12 +136,12 @@ pub(super) fn decode(
         }
     }
     let kind = match parts.kind {
-        1 => Kind::Slice(Edge::Begin),
-        2 => Kind::Slice(Edge::End),
-        3 => Kind::Slice(Edge::Instant),
-        4 => Kind::Counter(value),
-        0 => legacy.map_or(Kind::Other, |legacy| phase(legacy, &mut name, &look)),
-        _ => Kind::Other,
+        1 => TrackEventKind::Slice(Edge::Begin),
+        2 => TrackEventKind::Slice(Edge::End),
+        3 => TrackEventKind::Slice(Edge::Instant),
+        4 => TrackEventKind::Counter(value),
+        0 => legacy.map_or(TrackEventKind::Other, |legacy| phase(legacy, &mut name, &look)),
+        _ => TrackEventKind::Other,
     };
     let generation = tables.map_or(0, |tables| tables.number);
     TrackEvent { track, kind, category, name, flow, args: Args(args.into_boxed_slice()), stack, generation }
@@ -193,22 +193,22 @@ fn with_tracks(
 }
 
 /// `LegacyEvent`: 1 name, 2 the phase of Chrome's JSON, 3 duration in microseconds.
-fn phase(legacy: &[u8], name: &mut Name, look: &impl Fn(Table, u64) -> Name) -> Kind {
+fn phase(legacy: &[u8], name: &mut Name, look: &impl Fn(Interned, u64) -> Name) -> TrackEventKind {
     let (mut phase, mut us) = (0, 0);
     for (number, value) in Fields::new(legacy) {
         match number {
-            1 if name.is_none() => *name = look(Table::EventName, value.uint()),
+            1 if name.is_none() => *name = look(Interned::EventName, value.uint()),
             2 => phase = value.uint(),
             3 => us = value.uint(),
             _ => {}
         }
     }
     match u8::try_from(phase) {
-        Ok(b'X') => Kind::Complete(us.saturating_mul(1000)),
-        Ok(b'B' | b'b') => Kind::Slice(Edge::Begin),
-        Ok(b'E' | b'e') => Kind::Slice(Edge::End),
-        Ok(b'i' | b'I' | b'R' | b'n') => Kind::Slice(Edge::Instant),
-        _ => Kind::Other,
+        Ok(b'X') => TrackEventKind::Complete(us.saturating_mul(1000)),
+        Ok(b'B' | b'b') => TrackEventKind::Slice(Edge::Begin),
+        Ok(b'E' | b'e') => TrackEventKind::Slice(Edge::End),
+        Ok(b'i' | b'I' | b'R' | b'n') => TrackEventKind::Slice(Edge::Instant),
+        _ => TrackEventKind::Other,
     }
 }
 
@@ -216,7 +216,7 @@ fn phase(legacy: &[u8], name: &mut Name, look: &impl Fn(Table, u64) -> Name) -> 
 fn arg(
     annotation: &[u8],
     entries: &mut usize,
-    look: &impl Fn(Table, u64) -> Name,
+    look: &impl Fn(Interned, u64) -> Name,
     names: &mut Names,
     out: &mut Vec<(Name, Arg)>,
 ) {
@@ -224,11 +224,11 @@ fn arg(
     nested(annotation, name, (0, entries), look, names, out);
 }
 
-fn arg_name(annotation: &[u8], look: &impl Fn(Table, u64) -> Name, names: &mut Names) -> Name {
+fn arg_name(annotation: &[u8], look: &impl Fn(Interned, u64) -> Name, names: &mut Names) -> Name {
     let mut name = Name::NONE;
     for (number, value) in Fields::new(annotation) {
         match number {
-            1 => name = look(Table::ArgName, value.uint()),
+            1 => name = look(Interned::ArgName, value.uint()),
             10 => name = names.add(value.bytes()),
             _ => {}
         }
@@ -240,7 +240,7 @@ fn nested(
     annotation: &[u8],
     name: Name,
     (depth, entries): (usize, &mut usize),
-    look: &impl Fn(Table, u64) -> Name,
+    look: &impl Fn(Interned, u64) -> Name,
     names: &mut Names,
     out: &mut Vec<(Name, Arg)>,
 ) {
@@ -254,7 +254,7 @@ fn nested(
             4 => Arg::Int(value.uint() as i64),
             5 => Arg::Double(value.float()),
             6 => Arg::Text(names.add(value.bytes())),
-            17 => Arg::Text(look(Table::Text, value.uint())),
+            17 => Arg::Text(look(Interned::Text, value.uint())),
             11 | 12 => {
                 let Some(left) = entries.checked_sub(1) else { return };
                 *entries = left;

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use rustc_hash::FxHashMap;
 
 use super::names::{Name, Names};
-use super::sequence::{Generation, Sequences, Table};
+use super::sequence::{Generation, Interned, Sequences};
 use super::stack_tables::push_innermost;
 use super::wire::Fields;
 
@@ -127,8 +127,8 @@ impl Generation {
             let frame = tables.frames.get(iid)?;
             let path = tables.mappings.get(&frame.mapping).copied().unwrap_or(0);
             Some(StackFrame {
-                function: self.name(Table::Function, frame.function),
-                module: self.name(Table::MappingPath, path),
+                function: self.name(Interned::Function, frame.function),
+                module: self.name(Interned::MappingPath, path),
                 rel_pc: frame.rel_pc,
                 line: frame.line,
             })

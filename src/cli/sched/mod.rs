@@ -17,7 +17,7 @@ use super::command::Held;
 use super::ends::{Ends, Step};
 use super::failure::Failure;
 use super::hints::HintArgs;
-use super::input::{self, Damage, Kind};
+use super::input::{self, Damage, InputKind};
 use super::observe;
 use super::output::Stdout;
 use super::signals::Signals;
@@ -217,8 +217,8 @@ pub(super) fn run(args: &SchedArgs, stdout: Stdout) -> Result<(), Failure> {
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let observed = match &args.file {
         Some(path) => match input::kind(path) {
-            Kind::Trace => read_trace(args, path, &signals)?,
-            Kind::Profile | Kind::Unknown => read(args, path, &signals)?,
+            InputKind::Trace => read_trace(args, path, &signals)?,
+            InputKind::Profile | InputKind::Unknown => read(args, path, &signals)?,
         },
         None => watch(args, held, &signals)?,
     };

@@ -11,7 +11,7 @@ use anyhow::{anyhow, Context};
 use clap::{Args, ValueEnum};
 
 use super::args::{text, ResultArgs, INPUT, RESULT, WATCH};
-use super::capture::{self, TuningArgs, WatchArgs};
+use super::capture::{self, TuningArgs, WhoseArgs};
 use super::ends::{Ends, Step};
 use super::failure::Failure;
 use super::hints::HintArgs;
@@ -23,7 +23,7 @@ use crate::config::Placement;
 use crate::host::Roots;
 use crate::resolve::{symbolize, SymbolOptions, UnwindCounts, UNWIND_LIMIT};
 use crate::session::{default_event, parse_event, EventSpec, HostOptions, Outcome, Progress, Rate, StackSink};
-use crate::stacks::{self, By, Profile};
+use crate::stacks::{self, By, StackProfile};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -68,7 +68,7 @@ pub(super) struct StacksArgs {
     )]
     diff: Option<Vec<PathBuf>>,
     #[command(flatten)]
-    watch: WatchArgs,
+    watch: WhoseArgs,
     /// The event: cycles, cpu-clock, page-faults, L1-dcache-load-misses, rNNN, PMU/TERMS/, SYSTEM:TRACEPOINT ... with u or k after
     /// a colon for user or kernel code alone [default: cycles; cpu-clock where there is no PMU]
     #[arg(short = 'e', long, value_name = "EVENT", help_heading = WATCH)]
@@ -182,7 +182,7 @@ pub(super) fn unwind(text: &str) -> Result<Unwind, String> {
 }
 
 /// Makes the bytes of a file.
-type Form = fn(&Profile) -> std::io::Result<Vec<u8>>;
+type Form = fn(&StackProfile) -> std::io::Result<Vec<u8>>;
 
 impl What {
     fn by(self) -> By {
@@ -323,7 +323,7 @@ fn lacking(counts: &UnwindCounts) -> Option<String> {
 
 /// What was observed.
 struct Observed {
-    profile: Profile,
+    profile: StackProfile,
     outcome: Outcome,
     damage: Damage,
     status: Option<u8>,
@@ -366,7 +366,7 @@ fn named(
     sink: &StackSink,
     outcome: &Outcome,
     (begin, roots): (Option<SystemTime>, Roots),
-) -> Profile {
+) -> StackProfile {
     if sink.left_out() > 0 {
         say!("note: {} samples are left out: there are too many threads or stacks", sink.left_out());
     }
@@ -382,7 +382,7 @@ fn named(
 }
 
 /// Adds the subcells of threads.
-pub(super) fn place(profile: &mut Profile, placement: Option<&Placement>) {
+pub(super) fn place(profile: &mut StackProfile, placement: Option<&Placement>) {
     let Some(placement) = placement else { return };
     for thread in &mut profile.threads {
         thread.subcell = Some(placement.name_of(thread.cgroup.as_bytes(), thread.comm.as_bytes()));

@@ -8,14 +8,14 @@ use super::super::format;
 use super::{StacksArgs, What};
 use crate::resolve::UnwindCounts;
 use crate::session::{Loss, Outcome};
-use crate::stacks::{self, GroupLine, Profile, State, SymbolLine};
+use crate::stacks::{self, GroupLine, ProfilerState, StackProfile, SymbolLine};
 use scxprof_base::columns::aligned;
 
 /// The result as JSON.
 #[derive(Serialize)]
 struct Document<'a> {
     version: u32,
-    state: State,
+    state: ProfilerState,
     event: &'a str,
     frequency_hz: Option<u64>,
     period: Option<u64>,
@@ -46,7 +46,7 @@ struct Stack {
 }
 
 /// The result as JSON.
-pub(super) fn document(args: &StacksArgs, profile: &Profile, outcome: &Outcome) -> anyhow::Result<String> {
+pub(super) fn document(args: &StacksArgs, profile: &StackProfile, outcome: &Outcome) -> anyhow::Result<String> {
     let shown = if args.limit == 0 { usize::MAX } else { args.limit };
     let mut symbols = stacks::symbols(profile, &|_| true);
     symbols.truncate(shown);
@@ -70,7 +70,7 @@ pub(super) fn document(args: &StacksArgs, profile: &Profile, outcome: &Outcome) 
     let samples = profile.count();
     let document = Document {
         version: 1,
-        state: State::Stopped,
+        state: ProfilerState::Stopped,
         event: &profile.event,
         frequency_hz: profile.frequency,
         period: profile.period,
@@ -89,7 +89,7 @@ pub(super) fn document(args: &StacksArgs, profile: &Profile, outcome: &Outcome) 
 }
 
 /// The result as a table.
-pub(super) fn table(args: &StacksArgs, profile: &Profile) -> String {
+pub(super) fn table(args: &StacksArgs, profile: &StackProfile) -> String {
     let shown = if args.limit == 0 { usize::MAX } else { args.limit };
     let or_dash = |text: Option<String>| text.filter(|text| !text.is_empty()).unwrap_or_else(|| "-".to_owned());
     let (rows, count, what) = if args.by == What::Symbol {

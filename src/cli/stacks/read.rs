@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::anyhow;
 
 use super::super::failure::Failure;
-use super::super::input::{self, Damage, Kind};
+use super::super::input::{self, Damage, InputKind};
 use super::super::signals::Signals;
 use super::{named, Observed, StacksArgs};
 use crate::host::Roots;
@@ -16,9 +16,9 @@ use crate::stacks::{parse_folded, FoldedError, FoldedStacks, TracedStacks};
 /// Reads what the file is.
 pub(super) fn read(args: &StacksArgs, path: &Path) -> Result<Observed, Failure> {
     match input::kind(path) {
-        Kind::Trace => of_trace(args, path),
-        Kind::Profile => of_recording(args, path),
-        Kind::Unknown => of_folded(args, path),
+        InputKind::Trace => of_trace(args, path),
+        InputKind::Profile => of_recording(args, path),
+        InputKind::Unknown => of_folded(args, path),
     }
 }
 

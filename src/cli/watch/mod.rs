@@ -24,7 +24,7 @@ use super::outputs::check_distinct;
 use super::say::IS_SERVICE;
 use super::signals::Signals;
 use crate::config::DecisionOptions;
-use crate::evidence::{Evidence, Interval, Watch};
+use crate::evidence::{Evidence, FadingEvidence, Interval};
 use crate::host::topology;
 use crate::profile::meta::Host;
 
@@ -36,7 +36,7 @@ mod writes;
 
 use budget::Budget;
 use metrics::metrics;
-use store::{loaded, State, Store, Totals};
+use store::{loaded, Store, Stored, Totals};
 use systemd::Systemd;
 use writes::Writes;
 
@@ -117,7 +117,7 @@ pub(super) struct WatchingArgs {
 
 struct Watcher<'a> {
     args: &'a WatchingArgs,
-    watch: Watch,
+    watch: FadingEvidence,
     facts: Facts,
     signals: Signals,
     store: Option<Store>,
@@ -186,7 +186,7 @@ pub(super) fn run(args: &WatchingArgs) -> Result<(), Failure> {
     }
     drop(opened);
     let store = args.state.as_deref().map(Store::open).transpose()?;
-    let mut watch = Watch::new(options, llcs);
+    let mut watch = FadingEvidence::new(options, llcs);
     let mut totals = Totals::default();
     let loaded = loaded(&args.output)?;
     watch.load(loaded);
@@ -434,12 +434,12 @@ impl Watcher<'_> {
     fn save(&self) -> Result<(), Failure> {
         let Some(store) = &self.store else { return Ok(()) };
         let owned = |json: Option<&str>| json.map(str::to_owned);
-        let state = State {
+        let state = Stored {
             loaded: owned(self.watch.loaded()),
             candidate: owned(self.watch.candidate()),
             is_exec_due: self.is_exec_due,
             totals: self.totals,
-            ..State::default()
+            ..Stored::default()
         };
         store.write(state, self.watch.evidence())
     }

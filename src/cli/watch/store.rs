@@ -8,7 +8,7 @@ use anyhow::{anyhow, ensure, Context};
 use rustix::fs::{flock, FileType, FlockOperation};
 use serde::{Deserialize, Serialize};
 
-use super::super::destination::{find, Destination, Directory, Refused};
+use super::super::destination::{find, Destination, DestinationError, Directory};
 use super::super::evidence;
 use super::super::failure::Failure;
 use super::super::output::{Output, Readers};
@@ -22,7 +22,7 @@ const STATE_VERSION: u32 = 1;
 
 /// What is kept beside the evidence.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct State {
+pub(super) struct Stored {
     pub(super) version: u32,
     /// The loaded configuration, and what was better than it in the last interval.
     pub(super) loaded: Option<String>,
@@ -76,7 +76,7 @@ impl Store {
         Ok(Self { path: path.to_owned(), _lock: lock })
     }
 
-    pub(super) fn read(&self) -> Result<Option<(State, Evidence)>, Failure> {
+    pub(super) fn read(&self) -> Result<Option<(Stored, Evidence)>, Failure> {
         let path = self.path.join("state.json");
         let failed = |what: &dyn std::fmt::Display| Failure::Usage(anyhow!("{}: {what}", path.display()));
         let text = read_bounded(&path, MAX_STATE).map_err(|error| failed(&error))?;
@@ -87,16 +87,16 @@ impl Store {
         if found != STATE_VERSION {
             return Err(wrong(format!("it is of version {found}, and this scxprof reads version {STATE_VERSION}")));
         }
-        let state: State = serde_json::from_str(&text).map_err(damaged)?;
+        let state: Stored = serde_json::from_str(&text).map_err(damaged)?;
         let mut evidence = Evidence::default();
         file::read(&self.path.join("evidence.parquet"), &mut evidence, &mut |key| key)
             .map_err(|error| wrong(error.to_string()))?;
         Ok(Some((state, evidence)))
     }
 
-    pub(super) fn write(&self, state: State, evidence: &Evidence) -> Result<(), Failure> {
+    pub(super) fn write(&self, state: Stored, evidence: &Evidence) -> Result<(), Failure> {
         let to = |name: &str| Output::open(Some(&self.path.join(name)), Readers::Owner).map_err(Failure::NoResult);
-        let state = State { version: STATE_VERSION, ..state };
+        let state = Stored { version: STATE_VERSION, ..state };
         let text = serde_json::to_string(&state).context("the state").map_err(Failure::NoResult)?;
         if text.len() > MAX_STATE {
             let most = MAX_STATE >> 20;
@@ -114,7 +114,7 @@ impl Store {
 fn read_bounded(path: &Path, most: usize) -> anyhow::Result<Option<String>> {
     let there = match find(path) {
         Ok(Destination::There { there, .. } | Destination::Open(there)) => there,
-        Ok(Destination::New { .. }) | Err(Refused::Missing { .. }) => return Ok(None),
+        Ok(Destination::New { .. }) | Err(DestinationError::Missing { .. }) => return Ok(None),
         Ok(Destination::Directory(_)) => return Err(anyhow!("it is a directory")),
         Err(error) => return Err(error.into()),
     };
@@ -151,11 +151,11 @@ mod tests {
         assert!(store.read().unwrap().is_none());
         // Each quote takes two bytes.
         let large = "\"".repeat(MAX_CONFIGURATION);
-        let state = |loaded: &str| State {
+        let state = |loaded: &str| Stored {
             loaded: Some(loaded.to_owned()),
             candidate: Some(large.clone()),
             totals: Totals { intervals: 7, ..Totals::default() },
-            ..State::default()
+            ..Stored::default()
         };
         store.write(state(&large), &Evidence::default()).unwrap();
         let (read, _) = store.read().unwrap().unwrap();

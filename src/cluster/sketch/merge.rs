@@ -1,9 +1,9 @@
 //! Adds one sketch to another.
 
-use super::{bits, Kind, Page, Sharing, Small, Touch};
+use super::{bits, Page, PageKind, Sharing, Small, Touch};
 use crate::cluster::keys::{mix, repeat_key, touch_hash};
 use crate::cluster::sketch::Repeat;
-use crate::cluster::table::Slot;
+use crate::cluster::slot_table::Slot;
 
 impl Sharing {
     /// Adds what `other` counted, as if its samples had been added here. Both must number threads and address spaces alike. Lines'
@@ -51,10 +51,10 @@ impl Sharing {
             if page.key >= self.threshold && !other.is_hot(page) {
                 return;
             }
-            let file = other.names.get(page.object as usize).filter(|_| page.kind == Kind::Shared);
+            let file = other.names.get(page.object as usize).filter(|_| page.kind == PageKind::Shared);
             let object = match (page.kind, file) {
-                (Kind::Shared, Some(&(scope, ino))) => self.file(scope, ino),
-                (Kind::Shared, None) => u32::MAX,
+                (PageKind::Shared, Some(&(scope, ino))) => self.file(scope, ino),
+                (PageKind::Shared, None) => u32::MAX,
                 _ => page.object,
             };
             self.pages.slots[at] = Page { object, threads: 0, ..*page };

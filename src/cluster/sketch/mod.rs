@@ -4,8 +4,8 @@ use rustc_hash::FxHashMap;
 
 use super::keys::{line_key, mix, place_key, repeat_key, touch_hash};
 use super::lines::{HotLines, Touched};
+use super::slot_table::{Slot as _, SlotTable};
 use super::spans::{merged, Spans};
-use super::table::{Slot as _, Table};
 use crate::sample::{Access, Cost, MemoryId, MemoryScope, Method, RawSample, Sample, LINE_SIZE, PAGE_SIZE};
 use scxprof_base::tables::Tables;
 
@@ -108,9 +108,9 @@ pub struct SketchStats {
 /// pages are hot depends on when the tables filled, and on nothing else about the order.
 #[derive(Debug, Clone)]
 pub struct Sharing {
-    touches: Table<Touch>,
-    pages: Table<Page>,
-    repeats: Table<Repeat>,
+    touches: SlotTable<Touch>,
+    pages: SlotTable<Page>,
+    repeats: SlotTable<Repeat>,
     /// From the first sample on of a page that two threads touched.
     hot_lines: Option<HotLines>,
     hot_lines_budget: usize,
@@ -142,9 +142,9 @@ impl Sharing {
     pub fn new(budget: usize) -> Self {
         let budget = budget.max(1 << 16);
         Self {
-            touches: Table::new(budget / 8 * 3),
-            pages: Table::new(budget / 16 * 3),
-            repeats: Table::new(budget / 16 * 5),
+            touches: SlotTable::new(budget / 8 * 3),
+            pages: SlotTable::new(budget / 16 * 3),
+            repeats: SlotTable::new(budget / 16 * 5),
             hot_lines: None,
             hot_lines_budget: budget / 40,
             threshold: u64::MAX,
@@ -446,11 +446,11 @@ impl Sharing {
         self.repeats.keep_only(keys, |slot, key| slot.key == key);
     }
 
-    fn object(&mut self, memory: MemoryId) -> (Kind, u32) {
+    fn object(&mut self, memory: MemoryId) -> (PageKind, u32) {
         match memory {
-            MemoryId::Private { space, .. } => (Kind::Private, space),
-            MemoryId::Frame { .. } => (Kind::Frame, 0),
-            MemoryId::Shared { scope, ino, .. } => (Kind::Shared, self.file(scope, ino)),
+            MemoryId::Private { space, .. } => (PageKind::Private, space),
+            MemoryId::Frame { .. } => (PageKind::Frame, 0),
+            MemoryId::Shared { scope, ino, .. } => (PageKind::Shared, self.file(scope, ino)),
         }
     }
 
@@ -516,8 +516,8 @@ mod read;
 mod slots;
 mod small;
 pub(crate) use read::LineUse;
-use slots::{Kind, REPEATED};
 pub(crate) use slots::{Page, Repeat, Touch};
+use slots::{PageKind, REPEATED};
 use small::Small;
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! Reads the sketch line by line.
 
-use super::{bits, Activity, Kind, Page, Repeat, Sharing, Touch};
+use super::{bits, Activity, Page, PageKind, Repeat, Sharing, Touch};
 use crate::cluster::keys::{line_key, mix, repeat_key, touch_hash};
 use crate::cluster::lines::Bytes;
+use crate::cluster::slot_table::Slot;
 use crate::cluster::spans::Spans;
-use crate::cluster::table::Slot;
 use crate::sample::{CodeAddr, MemoryId, LINE_SIZE};
 
 /// Touches of which all that is read is brought into the cache at once.
@@ -123,15 +123,15 @@ impl Sharing {
     /// page's first line there. `true` for private memory, whose object is a process.
     pub(crate) fn address(&self, page: &Page) -> (u64, u64, bool) {
         let object = match page.kind {
-            Kind::Private => mix(u64::from(page.object) + 1),
-            Kind::Frame => 1,
+            PageKind::Private => mix(u64::from(page.object) + 1),
+            PageKind::Frame => 1,
             // A file that the sketch cannot name counts as one file per page.
-            Kind::Shared => self
+            PageKind::Shared => self
                 .names
                 .get(page.object as usize)
                 .map_or(page.key, |&(scope, ino)| mix(mix(ino) ^ scope.number().rotate_left(17)) ^ 2),
         };
-        (object, page.number / LINE_SIZE, page.kind == Kind::Private)
+        (object, page.number / LINE_SIZE, page.kind == PageKind::Private)
     }
 
     pub(crate) fn page_place(&self, page: &Page) -> Option<MemoryId> {
@@ -142,9 +142,9 @@ impl Sharing {
     pub(crate) fn line_place(&self, page: &Page, line: u32) -> Option<MemoryId> {
         let number = page.number + u64::from(line) * LINE_SIZE;
         match page.kind {
-            Kind::Private => Some(MemoryId::Private { space: page.object, addr: number }),
-            Kind::Frame => Some(MemoryId::Frame { phys: number }),
-            Kind::Shared => {
+            PageKind::Private => Some(MemoryId::Private { space: page.object, addr: number }),
+            PageKind::Frame => Some(MemoryId::Frame { phys: number }),
+            PageKind::Shared => {
                 let &(scope, ino) = self.names.get(page.object as usize)?;
                 Some(MemoryId::Shared { scope, ino, offset: number })
             }

@@ -2,7 +2,7 @@
 
 use super::small::Small;
 use crate::cluster::keys::{mix, touch_hash};
-use crate::cluster::table::Slot;
+use crate::cluster::slot_table::Slot;
 
 /// The accesses of one thread to one page: which lines it touched, and which of them it wrote.
 #[derive(Debug, Clone, Copy, Default)]
@@ -57,7 +57,7 @@ pub(crate) struct Repeat {
 
 /// What kind of memory a page is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum PageKind {
     #[default]
     Private,
     Frame,
@@ -70,7 +70,7 @@ pub(crate) struct Page {
     pub key: u64,
     pub number: u64,
     pub object: u32,
-    pub(super) kind: Kind,
+    pub(super) kind: PageKind,
     pub accesses: u32,
     /// Threads that touched it.
     pub threads: u32,

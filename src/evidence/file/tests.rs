@@ -1,7 +1,7 @@
 //! Tests of evidence that is written and read again, of damaged and hostile files, and of what stops reading.
 
 use super::*;
-use crate::evidence::{Class, Kind, Scope};
+use crate::evidence::{Class, RowKind, Scope};
 use proptest::prelude::*;
 
 fn read_bytes(bytes: &[u8]) -> Result<Evidence, FileError> {
@@ -21,7 +21,7 @@ fn written(evidence: &Evidence) -> Vec<u8> {
 fn made(rows: &[(u8, String, i64)]) -> Evidence {
     let mut evidence = Evidence::default();
     for (kind, name, value) in rows {
-        let kind = Kind::ALL[usize::from(*kind) % Kind::ALL.len()];
+        let kind = RowKind::ALL[usize::from(*kind) % RowKind::ALL.len()];
         let class = Class { comm: name.clone(), cell: "rest".into(), ..Class::default() };
         let key = Key { part: value % 3, ..Key::of(kind, &Scope::default(), &class) };
         evidence.add(key, &Sums([*value; 17])).unwrap();
@@ -206,7 +206,7 @@ fn encodings_that_repeat_parts_of_values_are_refused() {
 fn each_column_is_documented() {
     let docs = include_str!("../../../docs/evidence.md");
     let names = KEY_TEXTS.into_iter().chain(KEY_NUMBERS).chain(Sum::ALL.iter().map(|sum| sum.name()));
-    for name in names.chain(Kind::ALL.map(Kind::name)) {
+    for name in names.chain(RowKind::ALL.map(RowKind::name)) {
         assert!(docs.contains(&format!("`{name}`")), "{name}");
     }
 }
@@ -215,11 +215,11 @@ fn each_column_is_documented() {
 fn what_a_crafted_file_claims_is_bounded() {
     let mut evidence = Evidence::default();
     let long = Class { cgroup: "x".repeat(4097), ..Class::default() };
-    evidence.add(Key::of(Kind::Class, &Scope::default(), &long), &Sums::default()).unwrap();
+    evidence.add(Key::of(RowKind::Class, &Scope::default(), &long), &Sums::default()).unwrap();
     let error = read_bytes(&written(&evidence)).unwrap_err();
     assert!(error.to_string().contains("longer than a path"), "{error}");
     let mut evidence = Evidence::default();
-    let key = Key { part: i64::MAX, ..Key::new(Kind::Spec, &Scope::default()) };
+    let key = Key { part: i64::MAX, ..Key::new(RowKind::Spec, &Scope::default()) };
     evidence.add(key, &Sums::default()).unwrap();
     assert!(read_bytes(&written(&evidence)).unwrap_err().to_string().contains("out of bounds"));
 }

@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime};
 use super::archive::{self, Unpacked};
 use super::boot;
 use super::error::ProfileError;
+use super::file_type::{kind_of, FileType};
 use super::hints::Hints;
-use super::kind::{kind_of, Kind};
 use super::meta::Host;
 use super::recovered::Recovered;
 use super::{features, jsonl, script, Meta};
@@ -105,8 +105,8 @@ impl Profile {
     /// As [`Profile::open`], and [`ProfileError::Stopped`].
     pub fn open_until(path: &Path, stop: &dyn Fn() -> bool) -> Result<Self, ProfileError> {
         let unpacked = match kind_of(path)? {
-            Kind::Archive => Some(archive::unpack(path, stop)?),
-            Kind::Directory | Kind::PerfData | Kind::Text | Kind::Lines => None,
+            FileType::Archive => Some(archive::unpack(path, stop)?),
+            FileType::Directory | FileType::PerfData | FileType::Text | FileType::Lines => None,
         };
         Self::open_unpacked(path, unpacked)
     }
@@ -167,10 +167,10 @@ impl Profile {
         // A damaged file is rejected when it is opened, with the reason.
         let kind = match kind_of(&data) {
             Err(error @ ProfileError::Foreign { .. }) => return Err(error),
-            kind => kind.unwrap_or(Kind::PerfData),
+            kind => kind.unwrap_or(FileType::PerfData),
         };
         let (mut recovered, mut hints) = (None, None);
-        if kind == Kind::Lines {
+        if kind == FileType::Lines {
             // The lines contain what would be beside them.
             wrong.extend(meta.iter().flat_map(|meta| meta.damage.clone()));
         } else {
@@ -189,8 +189,8 @@ impl Profile {
         }
         let mut source = None;
         let records = match kind {
-            Kind::Text => Records::Script(script::Reader::new(open_lines(&data, data != root)?)),
-            Kind::Lines => {
+            FileType::Text => Records::Script(script::Reader::new(open_lines(&data, data != root)?)),
+            FileType::Lines => {
                 let failed = |source| ProfileError::io("read", &data, source);
                 let first = jsonl::Reader::new(open_lines(&data, data != root)?).next_line().map_err(failed)?;
                 source = first.and_then(|line| line.source);
@@ -430,7 +430,7 @@ fn is_in_parts(data: &Path, perf_data: &PerfData<File>) -> bool {
 /// The directory of the files that belong to `data`, which the user named.
 fn beside_file(data: &Path) -> Option<PathBuf> {
     match kind_of(data) {
-        Ok(Kind::Lines) => data.parent().map(Path::to_owned),
+        Ok(FileType::Lines) => data.parent().map(Path::to_owned),
         _ => of_ours(data),
     }
 }
@@ -462,7 +462,7 @@ fn find(root: &Path, path: &Path) -> Result<(Option<PathBuf>, PathBuf), ProfileE
             // Opening a link fails with a message.
             let may_be = metadata.is_file() || metadata.is_symlink();
             // Other programs may have a file named `data`.
-            if may_be && (name != DATA || matches!(kind_of(&data), Ok(Kind::PerfData))) {
+            if may_be && (name != DATA || matches!(kind_of(&data), Ok(FileType::PerfData))) {
                 return Ok((Some(dir), data));
             }
         }

@@ -41,7 +41,7 @@ use scxprof_perf::encode::encode;
 use scxprof_perf::format::{feature, records};
 use scxprof_perf::record::{sample_type, Layout, Record, SampleId};
 use scxprof_perf::writer::{self, PerfDataWriter};
-use state::{Noted, State};
+use state::{Noted, OpenFiles};
 
 /// The number of cgroups that are known to be recorded; each takes some 20 bytes.
 const MAX_CGROUPS: usize = 1 << 18;
@@ -52,7 +52,7 @@ const LATE_CGROUP: usize = 64;
 /// Writes a profile while a session samples.
 #[derive(Debug)]
 pub struct Recorder {
-    state: Mutex<State>,
+    state: Mutex<OpenFiles>,
     source: Source,
     roots: Roots,
     dir: PathBuf,
@@ -124,7 +124,7 @@ impl Recorder {
         let spool = tempfile::tempfile_in(dir).map_err(|source| ProfileError::io("write in", dir, source))?;
         let layout = events.first().map(|event| layout(&event.attr)).unwrap_or_default();
         let recorder = Self {
-            state: Mutex::new(State {
+            state: Mutex::new(OpenFiles {
                 layout,
                 writer: Some(writer),
                 spool: Some(BufWriter::with_capacity(1 << 16, spool)),
@@ -388,7 +388,7 @@ impl Recorder {
 
     /// The section of build ids. If several files have one path, the section has all of them, or none if one is unknown: no
     /// file must be taken for another.
-    fn build_ids(&self, state: &State) -> Vec<u8> {
+    fn build_ids(&self, state: &OpenFiles) -> Vec<u8> {
         let roots = &self.roots;
         let (now, monotonic) = (SystemTime::now(), monotonic_ns());
         let at = |time: u64| now.checked_sub(Duration::from_nanos(monotonic.saturating_sub(time.max(self.begin))));
@@ -413,7 +413,7 @@ impl Recorder {
         self.watched.as_deref()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, OpenFiles> {
         // A panic elsewhere leaves at worst half a record, which readers skip.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

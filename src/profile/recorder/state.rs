@@ -15,7 +15,7 @@ use scxprof_perf::writer::PerfDataWriter;
 
 /// The files being written.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct OpenFiles {
     pub(super) layout: Layout,
     /// `None` when it is finished.
     pub(super) writer: Option<PerfDataWriter<BufWriter<File>>>,
@@ -55,7 +55,7 @@ pub(super) struct Noted {
     pub(super) segments: Vec<(u32, u64)>,
 }
 
-impl State {
+impl OpenFiles {
     pub(super) fn check(&mut self, result: io::Result<()>) {
         if let Err(error) = result {
             self.failed.get_or_insert(error);

@@ -12,7 +12,7 @@ use std::{fs, io};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::host::hierarchy::{Kind, Mount};
+use crate::host::hierarchy::{HierarchyKind, Mount};
 use crate::host::{Error, Roots};
 use crate::sample::printable;
 use scxprof_base::tables::Tables;
@@ -85,8 +85,11 @@ impl Cgroups {
     /// Starts without cgroups and without a file system: for a recording, whose records contain all paths.
     #[must_use]
     pub(crate) fn recorded() -> Self {
-        let mount =
-            Mount { kind: Kind::Unified, point: PathBuf::from(OsStr::from_bytes(DISPLAY_MOUNT)), root: b"/".to_vec() };
+        let mount = Mount {
+            kind: HierarchyKind::Unified,
+            point: PathBuf::from(OsStr::from_bytes(DISPLAY_MOUNT)),
+            root: b"/".to_vec(),
+        };
         Self {
             roots: Roots::default(),
             mount,
@@ -154,7 +157,7 @@ impl Cgroups {
     }
 
     fn note_population(&mut self, dir: &Path) {
-        if self.mount.kind == Kind::PerfEvent && !self.populated {
+        if self.mount.kind == HierarchyKind::PerfEvent && !self.populated {
             self.populated = fs::read(dir.join("cgroup.procs")).is_ok_and(|pids| !pids.is_empty());
         }
     }
@@ -163,7 +166,7 @@ impl Cgroups {
     #[must_use]
     pub(crate) fn warning(&self) -> Option<String> {
         let point = self.mount.point.display();
-        if self.mount.kind == Kind::PerfEvent && !self.populated {
+        if self.mount.kind == HierarchyKind::PerfEvent && !self.populated {
             return Some(format!(
                 "samples carry cgroups of the v1 perf_event hierarchy ({point}), where all tasks are in the root: \
                  they cannot be told apart by cgroup; unmount it to have those of cgroup2"

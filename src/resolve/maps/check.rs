@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::super::mapping::{parse_line, Mapping};
-use super::super::table::Table;
+use super::super::mappings::Mappings;
 use super::{identify, intern, Check, Maps, MemoryId, Process};
 
 /// Bytes of `/proc/PID/maps` that are read. 65,530 mappings (`vm.max_map_count`) of 100 bytes are 6.5 MB; a hostile process can
@@ -78,13 +78,13 @@ pub(crate) fn read_lines(path: &Path, mut each: impl FnMut(Mapping)) -> std::io:
 
 impl Maps {
     /// The process's table; `None` if it cannot be read.
-    pub(super) fn read_procfs(&mut self, pid: u32) -> Option<Table> {
+    pub(super) fn read_procfs(&mut self, pid: u32) -> Option<Mappings> {
         let path = self.roots.as_ref()?.proc.join(format!("{pid}/maps"));
         self.counts.read += 1;
         let ipc = self.processes.get(&pid).and_then(|process| process.ipc);
         let room = self.limit / 2;
-        let (mut table, mut files, mut left_out) = (Table::default(), PrivateFiles::default(), 0);
-        let nothing = Table::default();
+        let (mut table, mut files, mut left_out) = (Mappings::default(), PrivateFiles::default(), 0);
+        let nothing = Mappings::default();
         let lines = read_lines(&path, |mut mapping| {
             files.see(&mapping);
             if !nothing.is_changed_by(&mapping) {
@@ -115,7 +115,7 @@ impl Maps {
         process.and_then(|process| process.table.as_ref()).is_some_and(|table| table.shared(addr).is_some())
     }
 
-    /// As [`Table::is_unmapped`].
+    /// As [`Mappings::is_unmapped`].
     pub(crate) fn is_unmapped(&self, pid: u32, addr: u64) -> bool {
         let process = self.processes.get(&pid);
         process.and_then(|process| process.table.as_ref()).is_some_and(|table| table.is_unmapped(addr))

@@ -11,7 +11,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::identity::{Identities, Shown};
 use super::mapping::Mapping;
-use super::table::Table;
+use super::mappings::Mappings;
 use super::threads::is_named;
 use crate::host::tasks::TaskSeen;
 use crate::host::{pid_of, Error, Roots};
@@ -52,7 +52,7 @@ struct Process {
     /// recording gives the same numbers.
     space: Option<u32>,
     /// `None` if it has not been read yet or was dropped. A fork shares its parent's table until one of them changes.
-    table: Option<Arc<Table>>,
+    table: Option<Arc<Mappings>>,
     used: u64,
     /// Its IPC namespace, if a record gave it.
     ipc: Option<u32>,
@@ -81,7 +81,7 @@ pub struct Maps {
     /// Processes that a record says map memory, also ended ones.
     user: FxHashSet<u32>,
     /// Address spaces that had samples and are gone, with their pid: what was in them is named at the end.
-    ended: VecDeque<(u32, u32, Arc<Table>)>,
+    ended: VecDeque<(u32, u32, Arc<Mappings>)>,
     /// Paths, each stored once: every process maps the same libraries.
     paths: FxHashSet<Arc<[u8]>>,
     path_bytes: usize,
@@ -246,7 +246,7 @@ impl Maps {
     }
 
     /// The mappings of all processes that are known, each with the number of its address space where it has one, and its process.
-    pub(super) fn tables(&self) -> impl Iterator<Item = (Option<u32>, u32, Arc<Table>)> + '_ {
+    pub(super) fn tables(&self) -> impl Iterator<Item = (Option<u32>, u32, Arc<Mappings>)> + '_ {
         let ended = self.ended.iter().map(|(space, pid, table)| (Some(*space), *pid, Arc::clone(table)));
         let live = self
             .processes
@@ -392,7 +392,7 @@ impl Maps {
         self.bytes + self.path_bytes + user + self.processes.capacity() * size_of::<(u32, Process)>()
     }
 
-    fn begin(&mut self, pid: u32, table: Option<Arc<Table>>, ipc: Option<u32>) {
+    fn begin(&mut self, pid: u32, table: Option<Arc<Mappings>>, ipc: Option<u32>) {
         if !is_named(pid) {
             return;
         }
@@ -408,14 +408,14 @@ impl Maps {
         }
     }
 
-    fn release(&mut self, table: Option<Arc<Table>>) {
+    fn release(&mut self, table: Option<Arc<Mappings>>) {
         if let Some(table) = table.filter(|table| Arc::strong_count(table) == 1) {
             self.bytes = self.bytes.saturating_sub(table.bytes());
         }
     }
 
     /// The process's table, read from procfs if it is not there.
-    fn table(&mut self, pid: u32) -> Option<&Table> {
+    fn table(&mut self, pid: u32) -> Option<&Mappings> {
         self.clock += 1;
         let known = self.processes.get_mut(&pid).is_some_and(|process| {
             process.used = self.clock;
@@ -434,7 +434,7 @@ impl Maps {
     }
 
     /// Empty if it cannot be read: records fill it from then on, and it is not read again.
-    fn read_table(&mut self, pid: u32) -> Table {
+    fn read_table(&mut self, pid: u32) -> Mappings {
         self.read_procfs(pid).unwrap_or_default()
     }
 

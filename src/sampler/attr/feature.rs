@@ -121,14 +121,14 @@ impl std::fmt::Debug for Features {
 
 /// A feature that the kernel rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Refused {
+pub struct RefusedFeature {
     /// The feature.
     pub feature: Feature,
     /// The kernel's error; `None` if it was not asked.
     pub errno: Option<i32>,
 }
 
-impl Refused {
+impl RefusedFeature {
     /// What is missing, and the kernel's error.
     #[must_use]
     pub fn why(&self) -> String {
@@ -145,7 +145,7 @@ impl Refused {
     }
 }
 
-impl std::fmt::Display for Refused {
+impl std::fmt::Display for RefusedFeature {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}; {}", self.why(), self.help())
     }
@@ -165,7 +165,7 @@ pub fn negotiate<T, E>(
     wanted: Features,
     mut open: impl FnMut(Features) -> Result<T, E>,
     errno: impl Fn(&E) -> i32,
-) -> Result<(T, Features, Vec<Refused>), E> {
+) -> Result<(T, Features, Vec<RefusedFeature>), E> {
     let mut features = wanted;
     let mut given_up = Vec::new();
     let opened = loop {
@@ -200,7 +200,7 @@ pub fn negotiate<T, E>(
                 best = opened;
                 features = features.with(feature);
             }
-            Err(error) => refused.push(Refused { feature, errno: Some(errno(&error)) }),
+            Err(error) => refused.push(RefusedFeature { feature, errno: Some(errno(&error)) }),
         }
     }
     Ok((best, features, refused))
@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     /// A kernel that knows only `known`, and grants rights to the kernel's data or not.
-    fn kernel(known: &[Feature], rights: bool) -> Result<(Features, Vec<Refused>), i32> {
+    fn kernel(known: &[Feature], rights: bool) -> Result<(Features, Vec<RefusedFeature>), i32> {
         let open = |features: Features| {
             let needs_rights = features.has(Feature::PhysAddr) || features.has(Feature::Kernel);
             if !rights && needs_rights {
@@ -234,7 +234,7 @@ mod tests {
             for rights in [true, false] {
                 let (features, refused) = kernel(&known, rights).unwrap();
                 assert_eq!(refused.len(), features.missing().count());
-                for Refused { feature, errno } in refused {
+                for RefusedFeature { feature, errno } in refused {
                     let right = !rights && matches!(feature, Feature::PhysAddr | Feature::Kernel);
                     assert_eq!(errno, Some(if right { libc::EACCES } else { libc::EINVAL }), "{feature:?}");
                 }

@@ -12,7 +12,7 @@ use scxprof_perf::record::{read_format, sample_type, Layout};
 
 use scxprof_recover::REGS_MASK;
 
-pub use feature::{negotiate, Feature, Features, Refused};
+pub use feature::{negotiate, Feature, Features, RefusedFeature};
 
 /// How often an event samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use crossbeam_channel::RecvTimeoutError;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::rescan::ProcfsRescan;
-use crate::bpf::Watch;
+use crate::bpf::HintWatch;
 use crate::host::aside;
 use crate::host::clock::boottime_ns;
 use crate::host::priority;
@@ -101,7 +101,7 @@ pub(in super::super) struct Capture {
 struct Kernel {
     running: Running,
     /// Task hints, if they can be followed.
-    watch: Option<Watch>,
+    watch: Option<HintWatch>,
     recorder: Option<Arc<Recorder>>,
     /// `None` when it has been stopped.
     reread: Option<ProcfsRescan>,
@@ -131,7 +131,7 @@ impl Capture {
         }
         // Before the first sample, so that each has its thread's hint.
         let mut no_hints = None;
-        let watch = match host.hints.as_ref().map(|hints| Watch::start(hints, &roots.proc)) {
+        let watch = match host.hints.as_ref().map(|hints| HintWatch::start(hints, &roots.proc)) {
             Some(Ok(watch)) => {
                 notes.extend_from_slice(watch.notes());
                 Some(watch)

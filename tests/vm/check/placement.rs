@@ -68,7 +68,7 @@ fn places(scheduler: &str, json: &str) -> Result<BTreeMap<i32, Place>> {
             let consumer = layered::Consumer::new(&layers)?;
             for Thread { tid, cgroup, comm } in threads {
                 let layer = consumer.assign(&cgroup, &comm).context("a thread without a layer")?;
-                if layers.get(layer).is_some_and(|layer| matches!(layer.kind, layered::Kind::Confined { .. })) {
+                if layers.get(layer).is_some_and(|layer| matches!(layer.kind, layered::LayerKind::Confined { .. })) {
                     places.insert(tid, (layer, 0));
                 }
             }

@@ -135,7 +135,7 @@ struct TaskPlaces {
 
 /// The tracepoints, each with the places of the fields that are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum SchedTracepoint {
     Switch { prev: TaskPlaces, state: Place, next: TaskPlaces, bits: StateBits },
     Waking { task: TaskPlaces, target_cpu: Place, flags: Place },
     WakeupNew { task: TaskPlaces, target_cpu: Place },
@@ -154,7 +154,7 @@ enum Kind {
 /// Decodes the tracepoints that were added to it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SchedDecoder {
-    kinds: Vec<(u16, Kind)>,
+    kinds: Vec<(u16, SchedTracepoint)>,
     /// Of the same order.
     names: Vec<String>,
     /// The records are of the other byte order.
@@ -200,28 +200,34 @@ impl SchedDecoder {
         let prio = |field| format.place(field).filter(|place| place.size == 4).unwrap_or_default();
         let task = || Ok(TaskPlaces { comm: name_at("comm")?, pid: number("pid")?, prio: prio("prio") });
         let kind = match name {
-            "sched_switch" => Kind::Switch {
+            "sched_switch" => SchedTracepoint::Switch {
                 prev: TaskPlaces { comm: name_at("prev_comm")?, pid: number("prev_pid")?, prio: prio("prev_prio") },
                 state: number("prev_state")?,
                 next: TaskPlaces { comm: name_at("next_comm")?, pid: number("next_pid")?, prio: prio("next_prio") },
                 bits: StateBits::of_format(text).unwrap_or(self.states),
             },
-            "sched_waking" | "sched_wakeup" => {
-                Kind::Waking { task: task()?, target_cpu: number("target_cpu")?, flags: number("common_flags")? }
+            "sched_waking" | "sched_wakeup" => SchedTracepoint::Waking {
+                task: task()?,
+                target_cpu: number("target_cpu")?,
+                flags: number("common_flags")?,
+            },
+            "sched_wakeup_new" => SchedTracepoint::WakeupNew { task: task()?, target_cpu: number("target_cpu")? },
+            "sched_migrate_task" => {
+                SchedTracepoint::Migrate { task: task()?, from: number("orig_cpu")?, to: number("dest_cpu")? }
             }
-            "sched_wakeup_new" => Kind::WakeupNew { task: task()?, target_cpu: number("target_cpu")? },
-            "sched_migrate_task" => Kind::Migrate { task: task()?, from: number("orig_cpu")?, to: number("dest_cpu")? },
-            "sched_process_fork" => {
-                Kind::Fork { parent: number("parent_pid")?, child: number("child_pid")?, comm: name_at("child_comm")? }
-            }
-            "sched_process_exec" => Kind::Exec { pid: number("pid")?, old_pid: number("old_pid")? },
-            "sched_process_exit" => Kind::Exit { task: task()? },
-            "sched_stat_runtime" => Kind::Runtime { task: task()?, ns: number("runtime")? },
-            "irq_handler_entry" => Kind::IrqEntry { irq: number("irq")? },
-            "irq_handler_exit" => Kind::IrqExit { irq: number("irq")? },
-            "softirq_entry" => Kind::SoftirqEntry { vec: number("vec")? },
-            "softirq_exit" => Kind::SoftirqExit { vec: number("vec")? },
-            "dsq" => Kind::Dsq {
+            "sched_process_fork" => SchedTracepoint::Fork {
+                parent: number("parent_pid")?,
+                child: number("child_pid")?,
+                comm: name_at("child_comm")?,
+            },
+            "sched_process_exec" => SchedTracepoint::Exec { pid: number("pid")?, old_pid: number("old_pid")? },
+            "sched_process_exit" => SchedTracepoint::Exit { task: task()? },
+            "sched_stat_runtime" => SchedTracepoint::Runtime { task: task()?, ns: number("runtime")? },
+            "irq_handler_entry" => SchedTracepoint::IrqEntry { irq: number("irq")? },
+            "irq_handler_exit" => SchedTracepoint::IrqExit { irq: number("irq")? },
+            "softirq_entry" => SchedTracepoint::SoftirqEntry { vec: number("vec")? },
+            "softirq_exit" => SchedTracepoint::SoftirqExit { vec: number("vec")? },
+            "dsq" => SchedTracepoint::Dsq {
                 kind: number("kind")?,
                 pid: number("pid")?,
                 dsq: number("dsq")?,
@@ -270,33 +276,37 @@ impl SchedDecoder {
         let id = fields.number(Place { offset: 0, size: 2, data_loc: false })? as u16;
         let kind = self.kinds.iter().find(|(known, _)| *known == id).map(|(_, kind)| kind)?;
         Some(match kind {
-            Kind::Switch { prev, state, next, bits } => SchedWhat::Switch {
+            SchedTracepoint::Switch { prev, state, next, bits } => SchedWhat::Switch {
                 prev: fields.task(prev)?,
                 state: bits.state(fields.number(*state)?),
                 next: fields.task(next)?,
             },
-            Kind::Waking { task, target_cpu, flags } => SchedWhat::Waking {
+            SchedTracepoint::Waking { task, target_cpu, flags } => SchedWhat::Waking {
                 task: fields.task(task)?,
                 target_cpu: fields.id(*target_cpu)?,
                 by: WakenBy::from_flags(fields.number(*flags)?),
             },
-            Kind::WakeupNew { task, target_cpu } => {
+            SchedTracepoint::WakeupNew { task, target_cpu } => {
                 SchedWhat::WakeupNew { task: fields.task(task)?, target_cpu: fields.id(*target_cpu)? }
             }
-            Kind::Migrate { task, from, to } => {
+            SchedTracepoint::Migrate { task, from, to } => {
                 SchedWhat::Migrate { task: fields.task(task)?, from: fields.id(*from)?, to: fields.id(*to)? }
             }
-            Kind::Fork { parent, child, comm } => {
+            SchedTracepoint::Fork { parent, child, comm } => {
                 SchedWhat::Fork { parent: fields.id(*parent)?, child: fields.id(*child)?, comm: fields.name(*comm)? }
             }
-            Kind::Exec { pid, old_pid } => SchedWhat::Exec { tid: fields.id(*pid)?, old_tid: fields.id(*old_pid)? },
-            Kind::Exit { task } => SchedWhat::Exit { task: fields.task(task)? },
-            Kind::Runtime { task, ns } => SchedWhat::Runtime { task: fields.task(task)?, ns: fields.number(*ns)? },
-            Kind::IrqEntry { irq } => SchedWhat::IrqEntry { irq: fields.id(*irq)? },
-            Kind::IrqExit { irq } => SchedWhat::IrqExit { irq: fields.id(*irq)? },
-            Kind::SoftirqEntry { vec } => SchedWhat::SoftirqEntry { vec: fields.id(*vec)? },
-            Kind::SoftirqExit { vec } => SchedWhat::SoftirqExit { vec: fields.id(*vec)? },
-            Kind::Dsq { kind, pid, dsq, slice, prev_pid } => {
+            SchedTracepoint::Exec { pid, old_pid } => {
+                SchedWhat::Exec { tid: fields.id(*pid)?, old_tid: fields.id(*old_pid)? }
+            }
+            SchedTracepoint::Exit { task } => SchedWhat::Exit { task: fields.task(task)? },
+            SchedTracepoint::Runtime { task, ns } => {
+                SchedWhat::Runtime { task: fields.task(task)?, ns: fields.number(*ns)? }
+            }
+            SchedTracepoint::IrqEntry { irq } => SchedWhat::IrqEntry { irq: fields.id(*irq)? },
+            SchedTracepoint::IrqExit { irq } => SchedWhat::IrqExit { irq: fields.id(*irq)? },
+            SchedTracepoint::SoftirqEntry { vec } => SchedWhat::SoftirqEntry { vec: fields.id(*vec)? },
+            SchedTracepoint::SoftirqExit { vec } => SchedWhat::SoftirqExit { vec: fields.id(*vec)? },
+            SchedTracepoint::Dsq { kind, pid, dsq, slice, prev_pid } => {
                 let (tid, dsq, slice) = (fields.id(*pid)?, fields.number(*dsq)?, fields.number(*slice)?);
                 // As in dsq.bpf.c.
                 match fields.number(*kind)? {

@@ -5,8 +5,8 @@ use std::cmp::Reverse;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
-use super::table::{of_all, Table};
-use super::{Context, Id, Outcome};
+use super::text_table::{of_all, TextTable};
+use super::{Context, Findings, Id};
 use crate::{Event, Name, TraceWhat};
 use scxprof_base::sample::printable;
 
@@ -56,9 +56,9 @@ pub struct NetworkIo {
 }
 
 impl NetworkIo {
-    pub(super) fn tables(&self) -> Vec<Table> {
+    pub(super) fn tables(&self) -> Vec<TextTable> {
         let head = ["DEVICE", "SENT", "BYTES", "RECEIVED", "BYTES"];
-        let mut table = Table::new(of_all("Network devices", self.devices.len(), self.device_count), &head);
+        let mut table = TextTable::new(of_all("Network devices", self.devices.len(), self.device_count), &head);
         let mut push = |name: &str, sent: Packets, received: Packets| {
             let numbers = [sent.packets, sent.bytes, received.packets, received.bytes];
             table.push(std::iter::once(name.to_owned()).chain(numbers.map(|number| number.to_string())).collect());
@@ -93,7 +93,7 @@ impl Counts {
         }
     }
 
-    pub(super) fn finish(self, context: &Context<'_>, out: &mut Vec<Outcome>) {
+    pub(super) fn finish(self, context: &Context<'_>, out: &mut Vec<Findings>) {
         if !context.options.wants(Id::NetworkIo) {
             return;
         }

@@ -19,7 +19,7 @@ pub enum Engine {
 
 /// A kind of events. Recorders have different names for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum EventKind {
     /// Switches between threads.
     Switch,
     /// Wakeups, as they begin.
@@ -56,7 +56,7 @@ pub enum Kind {
     Llc,
 }
 
-impl Kind {
+impl EventKind {
     /// What it is called in messages: the kernel's name of the event.
     #[must_use]
     pub fn label(self) -> &'static str {
@@ -140,7 +140,7 @@ pub struct Analyser {
     /// What it says, a sentence.
     pub says: &'static str,
     /// The events without which it says nothing.
-    pub needs: &'static [Kind],
+    pub needs: &'static [EventKind],
     /// What it is a part of.
     pub engine: Engine,
 }
@@ -189,7 +189,7 @@ macro_rules! analysers {
 
         /// All analysers.
         pub const ANALYSERS: &[Analyser] = &[
-            $(Analyser { id: Id::$id, says: $says, needs: &[$(Kind::$kind),*], engine: Engine::$engine },)+
+            $(Analyser { id: Id::$id, says: $says, needs: &[$(EventKind::$kind),*], engine: Engine::$engine },)+
         ];
     };
 }

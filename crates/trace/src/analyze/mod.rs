@@ -10,19 +10,19 @@ mod pairs;
 mod report;
 mod runs;
 mod steps;
-mod table;
+mod text_table;
 
 use serde::Serialize;
 
 use super::{Event, Info, Names, Trace, TraceThreads, Tracks};
 pub use counts::*;
-pub use kinds::{capabilities, Analyser, Capability, Engine, Id, Kind, ANALYSERS};
+pub use kinds::{capabilities, Analyser, Capability, Engine, EventKind, Id, ANALYSERS};
 pub use pairs::*;
 pub use report::{Report, Unavailable};
 pub use runs::*;
 use scxprof_base::sample::places::CpuPlaces;
 pub use steps::*;
-pub use table::{Spread, Table, ThreadName};
+pub use text_table::{Spread, TextTable, ThreadName};
 
 /// How outliers are told from the rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
@@ -73,11 +73,11 @@ macro_rules! outcomes {
         #[derive(Debug, Clone, PartialEq, Serialize)]
         #[serde(untagged)]
         #[non_exhaustive]
-        pub enum Outcome {
+        pub enum Findings {
             $(#[doc = concat!("Of `", stringify!($id), "`.")] $id(Box<$result>),)+
         }
 
-        impl Outcome {
+        impl Findings {
             /// Whose it is.
             #[must_use]
             pub fn id(&self) -> Id {
@@ -88,14 +88,14 @@ macro_rules! outcomes {
 
             /// For people.
             #[must_use]
-            pub fn tables(&self) -> Vec<Table> {
+            pub fn tables(&self) -> Vec<TextTable> {
                 match self {
                     $(Self::$id(result) => result.tables(),)+
                 }
             }
         }
 
-        $(impl From<$result> for Outcome {
+        $(impl From<$result> for Findings {
             fn from(result: $result) -> Self {
                 Self::$id(Box::new(result))
             }

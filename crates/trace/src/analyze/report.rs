@@ -3,7 +3,7 @@
 use serde::{Serialize, Serializer};
 
 use super::kinds::{Id, ANALYSERS};
-use super::{Options, Outcome};
+use super::{Findings, Options};
 use crate::{Info, Lost, Source};
 
 /// An analyser that has nothing to say.
@@ -34,29 +34,29 @@ pub struct Report {
     pub lost: Lost,
     /// The results by the name of the analyser, in the order of the table.
     #[serde(serialize_with = "by_name")]
-    pub analyses: Vec<Outcome>,
+    pub analyses: Vec<Findings>,
     /// Analysers that were asked for, and whose events are not in the trace.
     pub unavailable: Vec<Unavailable>,
 }
 
-fn by_name<S: Serializer>(outcomes: &[Outcome], serializer: S) -> Result<S::Ok, S::Error> {
+fn by_name<S: Serializer>(outcomes: &[Findings], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(outcomes.iter().map(|outcome| (outcome.id().name(), outcome)))
 }
 
 impl Report {
-    pub(super) fn new(mut outcomes: Vec<Outcome>, info: &Info, options: &Options) -> Self {
+    pub(super) fn new(mut outcomes: Vec<Findings>, info: &Info, options: &Options) -> Self {
         let wanted = ANALYSERS.iter().filter(|analyser| options.wants(analyser.id));
         let lacks = wanted.map(|analyser| (analyser.id, analyser.lacks(info, !options.places.is_empty())));
         let unavailable = lacks.filter(|(_, needs)| !needs.is_empty()).map(|(id, needs)| Unavailable { id, needs });
         let unavailable: Vec<Unavailable> = unavailable.collect();
         outcomes.retain(|outcome| unavailable.iter().all(|lacking| lacking.id != outcome.id()));
-        outcomes.sort_by_key(Outcome::id);
+        outcomes.sort_by_key(Findings::id);
         Self { source: info.source, duration_ns: info.duration_ns, lost: info.lost, analyses: outcomes, unavailable }
     }
 
     /// The result of an analyser, if it has one.
     #[must_use]
-    pub fn get(&self, id: Id) -> Option<&Outcome> {
+    pub fn get(&self, id: Id) -> Option<&Findings> {
         self.analyses.iter().find(|outcome| outcome.id() == id)
     }
 }

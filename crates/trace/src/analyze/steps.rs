@@ -8,8 +8,8 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use super::pairs::{dsq_name, real};
-use super::table::{ms, of_all, percent, share, us, Spread, Table};
-use super::{Context, Id, Options, Outcome};
+use super::text_table::{ms, of_all, percent, share, us, Spread, TextTable};
+use super::{Context, Findings, Id, Options};
 use crate::raw::MAX_CPUS;
 use crate::{Event, TraceEvent, TraceWhat, TrackId};
 use scxprof_base::sample::printable;
@@ -183,7 +183,7 @@ impl Steps {
         }
     }
 
-    pub(super) fn finish(self, context: &Context<'_>, out: &mut Vec<Outcome>) {
+    pub(super) fn finish(self, context: &Context<'_>, out: &mut Vec<Findings>) {
         let window = context.info.duration_ns;
         if let Some(cpus) = self.frequency {
             out.push(CpuFrequency { cpus: cpus.into_iter().map(|of| FrequencyLine::new(of, window)).collect() }.into());
@@ -276,10 +276,10 @@ pub struct CpuFrequency {
 }
 
 impl CpuFrequency {
-    pub(super) fn tables(&self) -> Vec<Table> {
+    pub(super) fn tables(&self) -> Vec<TextTable> {
         let head = ["CPU", "CHANGES", "MIN(MHz)", "MEAN(MHz)", "MAX(MHz)", "UNKNOWN(ms)", "!"];
-        let mut cpus = Table::new("Frequencies", &head);
-        let mut times = Table::new("Time at each", &["CPU", "MHz", "TIME(ms)", "%"]);
+        let mut cpus = TextTable::new("Frequencies", &head);
+        let mut times = TextTable::new("Time at each", &["CPU", "MHz", "TIME(ms)", "%"]);
         let mhz = |khz: f64| format!("{:.1}", khz / 1e3);
         for line in &self.cpus {
             let name = format!("CPU {}", line.cpu);
@@ -350,13 +350,13 @@ pub struct CpuIdle {
 }
 
 impl CpuIdle {
-    pub(super) fn tables(&self) -> Vec<Table> {
-        let mut all = Table::of_spreads("Times in idle states, all CPUs", "STATE");
+    pub(super) fn tables(&self) -> Vec<TextTable> {
+        let mut all = TextTable::of_spreads("Times in idle states, all CPUs", "STATE");
         for line in &self.states {
             all.push_spread(format!("state {}", line.state), &line.times);
         }
         let head = ["CPU", "STATE", "ENTERED", "TIME(ms)", "KNOWN%", "MEAN(us)"];
-        let mut cpus = Table::new("CPUs", &head);
+        let mut cpus = TextTable::new("CPUs", &head);
         for line in &self.cpus {
             let name = if line.losses > 0 { format!("!CPU {}", line.cpu) } else { format!("CPU {}", line.cpu) };
             let known = line.active_ns + line.states.iter().map(|state| state.times.total_ns).sum::<u64>();
@@ -420,20 +420,20 @@ pub struct DsqSummary {
 }
 
 impl DsqSummary {
-    pub(super) fn tables(&self) -> Vec<Table> {
+    pub(super) fn tables(&self) -> Vec<TextTable> {
         let mut dsqs =
-            Table::new(of_all("Dispatch queues", self.dsqs.len(), self.dsq_count), &["DSQ", "INSERTED", "RUNS"]);
+            TextTable::new(of_all("Dispatch queues", self.dsqs.len(), self.dsq_count), &["DSQ", "INSERTED", "RUNS"]);
         for line in &self.dsqs {
             dsqs.push(vec![line.name.clone(), line.inserted.to_string(), line.runs.to_string()]);
         }
         let title = of_all("Lengths", self.lengths.len(), self.length_count);
-        let mut lengths = Table::new(title, &["DSQ", "VALUES", "MEAN", "MAX"]);
+        let mut lengths = TextTable::new(title, &["DSQ", "VALUES", "MEAN", "MAX"]);
         for line in &self.lengths {
             let mean = line.mean.map_or("-".to_owned(), |mean| format!("{mean:.3}"));
             lengths.push(vec![dsq_name(line.dsq), line.values.to_string(), mean, line.max.to_string()]);
         }
         let text = |(key, value): &(String, String)| vec![printable(key.as_bytes()), printable(value.as_bytes())];
-        let attributes = Table { title: String::new(), rows: self.attributes.iter().map(text).collect() };
+        let attributes = TextTable { title: String::new(), rows: self.attributes.iter().map(text).collect() };
         vec![attributes, dsqs, lengths]
     }
 }

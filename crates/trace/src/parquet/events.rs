@@ -4,7 +4,7 @@ use std::io::Write;
 
 use serde_json::{json, Map, Value};
 
-use super::schema::Table;
+use super::schema::ParquetTable;
 use super::slices::{Loose, Place, Said, Slices};
 use super::write::{Cell, Out};
 use super::UNKNOWN;
@@ -60,7 +60,7 @@ fn event<W: Write + Send>(
 ) {
     let args = if args.is_empty() { String::new() } else { Value::Object(args.clone()).to_string() };
     let row = [Cell::uint(time), Cell::id(cpu), Cell::id(tid), Cell::id(pid), Cell::text(name), Cell::text(&args)];
-    out.row(Table::Event, &row);
+    out.row(ParquetTable::Event, &row);
 }
 
 /// An interrupt of a CPU.
@@ -154,7 +154,7 @@ fn counter<W: Write + Send>(out: &mut Out<W>, time: u64, [cpu, tid, pid]: [u32; 
         Cell::id(tid),
         Cell::id(pid),
     ];
-    out.row(Table::Counter, &row);
+    out.row(ParquetTable::Counter, &row);
 }
 
 /// Any other event of a trace.

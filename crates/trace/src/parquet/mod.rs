@@ -21,7 +21,7 @@ use std::io::{self, Write};
 pub use people::PlaceOf;
 use people::{People, Person};
 use runs::{Follow, Pending};
-pub use schema::{Kind, Table, VERSION};
+pub use schema::{ColumnType, ParquetTable, VERSION};
 use slices::Slices;
 pub use write::Written;
 use write::{Cell, Out};
@@ -87,7 +87,7 @@ impl<'a, W: Write + Send> ToTables<'a, W> {
     /// # Errors
     /// They cannot be written.
     pub fn new(
-        create: &mut dyn FnMut(Table) -> io::Result<W>,
+        create: &mut dyn FnMut(ParquetTable) -> io::Result<W>,
         knows: Knows,
         place_of: Option<PlaceOf<'a>>,
     ) -> io::Result<Self> {
@@ -217,7 +217,7 @@ impl<'a, W: Write + Send> ToTables<'a, W> {
             known(cgroup, Cell::uint),
             Cell::or_null(hint.map(Cell::bits)),
         ];
-        self.out.row(Table::Sample, &row);
+        self.out.row(ParquetTable::Sample, &row);
     }
 
     /// The name of a process, as far as no event had it.

@@ -5,7 +5,7 @@ use std::io::Write;
 
 use rustc_hash::FxHashMap;
 
-use super::schema::Table;
+use super::schema::ParquetTable;
 use super::write::{Cell, Out};
 use super::UNKNOWN;
 use scxprof_base::sample::{printable, Comm};
@@ -131,7 +131,7 @@ impl People {
                 .and_then(|place_of| place_of(path.unwrap_or_default(), &person.comm))
                 .map_or((String::new(), String::new()), |(cell, subcell)| (cell, subcell.unwrap_or_default()));
             out.row(
-                Table::Thread,
+                ParquetTable::Thread,
                 &[
                     Cell::id(tid),
                     if is_known { Cell::id(person.pid) } else { Cell::Null },
@@ -147,7 +147,7 @@ impl People {
         for (pid, (name, cgroup, threads)) in processes {
             let path = path_of(cgroup).map_or_else(String::new, printable);
             let name = printable(name.as_bytes());
-            out.row(Table::Process, &[Cell::id(pid), Cell::text(&name), Cell::text(&path), Cell::Int(threads)]);
+            out.row(ParquetTable::Process, &[Cell::id(pid), Cell::text(&name), Cell::text(&path), Cell::Int(threads)]);
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use super::people::{People, Person};
-use super::schema::Table;
+use super::schema::ParquetTable;
 use super::write::{Cell, Out};
 use super::{Knows, UNKNOWN};
 use crate::TraceThreads;
@@ -51,8 +51,8 @@ fn take<T>(all: &mut [Option<T>], slot: Slot) -> Option<T> {
 impl Slept {
     fn write<W: Write + Send>(self, out: &mut Out<W>) {
         let ids = (Cell::id(self.tid), self.pid);
-        let state = State::new((self.from, Some(self.until)), ids, "blocked");
-        State { io: Cell::or_null(self.io.map(Cell::Bool)), ..state }.write(out);
+        let state = StateRow::new((self.from, Some(self.until)), ids, "blocked");
+        StateRow { io: Cell::or_null(self.io.map(Cell::Bool)), ..state }.write(out);
     }
 }
 
@@ -60,12 +60,12 @@ impl Woken {
     fn write<W: Write + Send>(self, latency: Option<u64>, out: &mut Out<W>) {
         let [time, tid, waker, cpu, target, context, is_new] = self.row;
         let latency = Cell::or_null(latency.map(Cell::uint));
-        out.row(Table::Wakeup, &[time, tid, waker, cpu, target, context, is_new, latency]);
+        out.row(ParquetTable::Wakeup, &[time, tid, waker, cpu, target, context, is_new, latency]);
     }
 }
 
 /// A row of `thread_state`.
-struct State {
+struct StateRow {
     from: u64,
     until: Option<u64>,
     tid: Cell<'static>,
@@ -76,7 +76,7 @@ struct State {
     waker: Cell<'static>,
 }
 
-impl State {
+impl StateRow {
     fn new((from, until): (u64, Option<u64>), (tid, pid): (Cell<'static>, Cell<'static>), name: &'static str) -> Self {
         Self { from, until, tid, pid, name, cpu: Cell::Null, io: Cell::Null, waker: Cell::Null }
     }
@@ -84,7 +84,7 @@ impl State {
     fn write<W: Write + Send>(self, out: &mut Out<W>) {
         let Self { from, until, tid, pid, name, cpu, io, waker } = self;
         let dur = Cell::or_null(until.map(|until| Cell::uint(until.saturating_sub(from))));
-        out.row(Table::ThreadState, &[Cell::uint(from), dur, tid, pid, cpu, Cell::Text(name), io, waker]);
+        out.row(ParquetTable::ThreadState, &[Cell::uint(from), dur, tid, pid, cpu, Cell::Text(name), io, waker]);
     }
 }
 
@@ -157,9 +157,9 @@ impl<W: Write + Send> Follow<'_, W> {
         let (tid, pid) = (Cell::id(prev.tid), self.process(prev.tid, (threads, slot)));
         let priority = if self.knows.priorities { Cell::Int(prev.prio.into()) } else { Cell::Null };
         let (ts, dur) = (Cell::uint(from), Cell::uint(until.saturating_sub(from)));
-        self.out.row(Table::Sched, &[ts, dur, Cell::id(cpu), tid, pid, Cell::Text(letters(end)), priority]);
-        let state = State::new((from, Some(until)), (tid, pid), "running");
-        State { cpu: Cell::id(cpu), ..state }.write(self.out);
+        self.out.row(ParquetTable::Sched, &[ts, dur, Cell::id(cpu), tid, pid, Cell::Text(letters(end)), priority]);
+        let state = StateRow::new((from, Some(until)), (tid, pid), "running");
+        StateRow { cpu: Cell::id(cpu), ..state }.write(self.out);
     }
 
     fn woken(&mut self, threads: &Threads, slot: Slot, (cpu, target_cpu): (u32, u32), is_new: bool) {
@@ -201,8 +201,8 @@ impl<W: Write + Send> Facts for Follow<'_, W> {
                 let latency = woken.map(|_| until.saturating_sub(from));
                 self.flush(thread, latency);
                 let (tid, pid) = self.ids(threads, thread);
-                let state = State::new((from, Some(until)), (Cell::id(tid), pid), name_of(why));
-                State { cpu: Cell::id(cpu), waker, ..state }.write(self.out);
+                let state = StateRow::new((from, Some(until)), (Cell::id(tid), pid), name_of(why));
+                StateRow { cpu: Cell::id(cpu), waker, ..state }.write(self.out);
             }
             Fact::Slept { thread, from, until, is_blocked } => {
                 let (tid, pid) = self.ids(threads, thread);
@@ -213,7 +213,7 @@ impl<W: Write + Send> Facts for Follow<'_, W> {
                 if is_blocked {
                     set(&mut self.pending.slept, thread, Slept { from, until, tid, pid, io: None });
                 } else {
-                    State::new((from, Some(until)), (Cell::id(tid), pid), "sleeping").write(self.out);
+                    StateRow::new((from, Some(until)), (Cell::id(tid), pid), "sleeping").write(self.out);
                 }
             }
             Fact::Woken { thread, cpu, target_cpu, is_new, .. } => {
@@ -259,8 +259,8 @@ impl Pending {
         for (cpu, tid, since, slot) in tracker.running() {
             let pid = process(tid, (threads, slot), people, (described, u64::MAX));
             let (cpu, tid) = (Cell::id(cpu), Cell::id(tid));
-            out.row(Table::Sched, &[Cell::uint(since), Cell::Null, cpu, tid, pid, Cell::Null, Cell::Null]);
-            State { cpu, ..State::new((since, None), (tid, pid), "running") }.write(out);
+            out.row(ParquetTable::Sched, &[Cell::uint(since), Cell::Null, cpu, tid, pid, Cell::Null, Cell::Null]);
+            StateRow { cpu, ..StateRow::new((since, None), (tid, pid), "running") }.write(out);
         }
         let mut all: Vec<_> = threads.iter().collect();
         all.sort_unstable_by_key(|(_, thread)| thread.tid);
@@ -273,10 +273,10 @@ impl Pending {
                 let waker = woken
                     .filter(|woken| woken.time == since && why != Why::Preempted)
                     .map_or(Cell::Null, |woken| woken.row[2]);
-                State { waker, ..State::new((since, None), ids, name_of(why)) }.write(out);
+                StateRow { waker, ..StateRow::new((since, None), ids, name_of(why)) }.write(out);
             } else if let Some((since, is_blocked)) = thread.sleeps() {
                 let name = if is_blocked { "blocked" } else { "sleeping" };
-                State::new((since, None), ids, name).write(out);
+                StateRow::new((since, None), ids, name).write(out);
             }
             if let Some(woken) = woken {
                 woken.write(None, out);

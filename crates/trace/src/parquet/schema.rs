@@ -11,7 +11,7 @@ pub const VERSION: u32 = 1;
 
 /// What a column has. Each may be NULL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ColumnType {
     /// INT64: times and durations in ns, counts, ids of slices.
     Int,
     /// INT32: ids of threads, processes and CPUs.
@@ -26,7 +26,7 @@ pub enum Kind {
     Text,
 }
 
-impl Kind {
+impl ColumnType {
     /// Its name in the documentation.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -43,7 +43,7 @@ impl Kind {
 
 /// A table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Table {
+pub enum ParquetTable {
     /// Runs of threads on CPUs.
     Sched,
     /// What threads did, without gaps as far as it is known.
@@ -64,7 +64,7 @@ pub enum Table {
     Sample,
 }
 
-impl Table {
+impl ParquetTable {
     /// All of them.
     pub const ALL: [Self; 9] = [
         Self::Sched,
@@ -96,8 +96,8 @@ impl Table {
 
     /// Its columns.
     #[must_use]
-    pub fn columns(self) -> &'static [(&'static str, Kind)] {
-        use Kind::{Address, Bool, Float, Id, Int, Text};
+    pub fn columns(self) -> &'static [(&'static str, ColumnType)] {
+        use ColumnType::{Address, Bool, Float, Id, Int, Text};
         match self {
             Self::Sched => &[
                 ("ts", Int),
@@ -191,14 +191,16 @@ impl Table {
 
     /// In the words of the format.
     pub(super) fn schema(self) -> Result<TypePtr> {
-        let field = |&(name, kind): &(&str, Kind)| {
+        let field = |&(name, kind): &(&str, ColumnType)| {
             let (physical, logical) = match kind {
-                Kind::Int => (Physical::INT64, None),
-                Kind::Id => (Physical::INT32, None),
-                Kind::Address => (Physical::INT64, Some(LogicalType::Integer { bit_width: 64, is_signed: false })),
-                Kind::Float => (Physical::DOUBLE, None),
-                Kind::Bool => (Physical::BOOLEAN, None),
-                Kind::Text => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
+                ColumnType::Int => (Physical::INT64, None),
+                ColumnType::Id => (Physical::INT32, None),
+                ColumnType::Address => {
+                    (Physical::INT64, Some(LogicalType::Integer { bit_width: 64, is_signed: false }))
+                }
+                ColumnType::Float => (Physical::DOUBLE, None),
+                ColumnType::Bool => (Physical::BOOLEAN, None),
+                ColumnType::Text => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
             };
             let builder = Type::primitive_type_builder(name, physical);
             builder.with_repetition(Repetition::OPTIONAL).with_logical_type(logical).build().map(Arc::new)

@@ -5,7 +5,7 @@ use std::io::Write;
 use rustc_hash::FxHashMap;
 use serde_json::{Map, Value};
 
-use super::schema::Table;
+use super::schema::ParquetTable;
 use super::write::{Cell, Out};
 use crate::raw::MAX_CPUS;
 
@@ -101,7 +101,7 @@ impl Open {
             Cell::id(said.pid),
             Cell::text(&args),
         ];
-        out.row(Table::Slice, &row);
+        out.row(ParquetTable::Slice, &row);
     }
 }
 

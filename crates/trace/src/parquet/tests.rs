@@ -17,7 +17,7 @@ type Tables = BTreeMap<&'static str, Vec<Row>>;
 
 const BOTH: Knows = Knows { priorities: true, contexts: true };
 
-fn to_files() -> impl FnMut(Table) -> io::Result<File> {
+fn to_files() -> impl FnMut(ParquetTable) -> io::Result<File> {
     |_| tempfile::tempfile()
 }
 
@@ -228,7 +228,7 @@ fn rows_are_written_in_groups() {
         tables.sample(&Sample::from(RawSample { time, pid: 1, tid: 1, ..RawSample::default() }));
     }
     let finished = tables.finish().unwrap();
-    let sample = finished.tables.iter().find(|it| it.table == Table::Sample).unwrap();
+    let sample = finished.tables.iter().find(|it| it.table == ParquetTable::Sample).unwrap();
     let reader = SerializedFileReader::new(sample.file.try_clone().unwrap()).unwrap();
     assert_eq!((sample.rows, reader.metadata().num_row_groups()), (count, 4));
     let rows =

@@ -11,7 +11,7 @@ use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 
-use super::schema::{Kind, Table};
+use super::schema::{ColumnType, ParquetTable};
 
 /// Rows of a group, whichever comes first.
 const GROUP_ROWS: usize = 1 << 16;
@@ -81,13 +81,13 @@ struct Column {
 }
 
 impl Column {
-    fn new(kind: Kind) -> Self {
+    fn new(kind: ColumnType) -> Self {
         let values = match kind {
-            Kind::Int | Kind::Address => Values::Int64(Vec::new()),
-            Kind::Id => Values::Int32(Vec::new()),
-            Kind::Float => Values::Double(Vec::new()),
-            Kind::Bool => Values::Bool(Vec::new()),
-            Kind::Text => Values::Text(Vec::new()),
+            ColumnType::Int | ColumnType::Address => Values::Int64(Vec::new()),
+            ColumnType::Id => Values::Int32(Vec::new()),
+            ColumnType::Float => Values::Double(Vec::new()),
+            ColumnType::Bool => Values::Bool(Vec::new()),
+            ColumnType::Text => Values::Text(Vec::new()),
         };
         Self { values, levels: Vec::new() }
     }
@@ -142,7 +142,7 @@ impl Column {
 
 /// Writes one table.
 struct TableWriter<W: Write + Send> {
-    table: Table,
+    table: ParquetTable,
     writer: SerializedFileWriter<W>,
     columns: Vec<Column>,
     /// Rows and bytes of text of this group.
@@ -153,7 +153,7 @@ struct TableWriter<W: Write + Send> {
 }
 
 impl<W: Write + Send> TableWriter<W> {
-    fn new(table: Table, file: W) -> Result<Self, ParquetError> {
+    fn new(table: ParquetTable, file: W) -> Result<Self, ParquetError> {
         let properties = WriterProperties::builder()
             .set_compression(Compression::SNAPPY)
             .set_created_by(concat!("scxprof ", env!("CARGO_PKG_VERSION")).to_owned())
@@ -204,7 +204,7 @@ impl<W: Write + Send> TableWriter<W> {
 #[derive(Debug)]
 pub struct Written<W> {
     /// Which one.
-    pub table: Table,
+    pub table: ParquetTable,
     /// Its rows.
     pub rows: u64,
     /// What it was written to.
@@ -230,16 +230,17 @@ fn io_error(error: ParquetError) -> io::Error {
 
 impl<W: Write + Send> Out<W> {
     /// Begins all tables in the files that `create` gives.
-    pub(super) fn new(create: &mut dyn FnMut(Table) -> io::Result<W>) -> io::Result<Self> {
-        let tables = Table::ALL.into_iter().map(|table| TableWriter::new(table, create(table)?).map_err(io_error));
+    pub(super) fn new(create: &mut dyn FnMut(ParquetTable) -> io::Result<W>) -> io::Result<Self> {
+        let tables =
+            ParquetTable::ALL.into_iter().map(|table| TableWriter::new(table, create(table)?).map_err(io_error));
         Ok(Self { tables: tables.collect::<io::Result<_>>()?, failed: None })
     }
 
-    pub(super) fn row(&mut self, table: Table, row: &[Cell<'_>]) {
+    pub(super) fn row(&mut self, table: ParquetTable, row: &[Cell<'_>]) {
         if self.failed.is_some() {
             return;
         }
-        // The tables stand in the order of `Table::ALL`, which is that of the enum.
+        // The tables stand in the order of `ParquetTable::ALL`, which is that of the enum.
         if let Some(writer) = self.tables.get_mut(table as usize) {
             self.failed = writer.push(row).err();
         }

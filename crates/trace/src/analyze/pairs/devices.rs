@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use super::{line, Open, Unpaired};
-use crate::analyze::table::{of_all, Spread, Table};
+use crate::analyze::text_table::{of_all, Spread, TextTable};
 use crate::analyze::Context;
 use crate::{BlockStep, Name, TraceEvent, TraceWhat};
 use scxprof_base::sample::printable;
@@ -140,11 +140,11 @@ pub struct BlockIo {
 }
 
 impl BlockIo {
-    pub(in crate::analyze) fn tables(&self) -> Vec<Table> {
+    pub(in crate::analyze) fn tables(&self) -> Vec<TextTable> {
         let head = ["DEVICE", "DIRECTION", "COMPLETED", "BYTES", "ERRORS"];
-        let mut table = Table::new(of_all("Requests", self.devices.len(), self.device_count), &head);
-        let mut queue = Table::of_spreads("From block_rq_insert to block_rq_issue", "DEVICE");
-        let mut in_device = Table::of_spreads("From block_rq_issue to block_rq_complete", "DEVICE");
+        let mut table = TextTable::new(of_all("Requests", self.devices.len(), self.device_count), &head);
+        let mut queue = TextTable::of_spreads("From block_rq_insert to block_rq_issue", "DEVICE");
+        let mut in_device = TextTable::of_spreads("From block_rq_issue to block_rq_complete", "DEVICE");
         for line in self.devices.iter().chain([&self.all]) {
             let direction = line.is_write.map_or("", |is_write| if is_write { "write" } else { "read" });
             let counts = [line.completed, line.bytes, line.errors].map(|count| count.to_string());
@@ -152,7 +152,7 @@ impl BlockIo {
             queue.push_spread(format!("{} {direction}", line.device), &line.queue);
             in_device.push_spread(format!("{} {direction}", line.device), &line.in_device);
         }
-        vec![table, queue, in_device, Table::of_values("", &[self.unpaired.row()])]
+        vec![table, queue, in_device, TextTable::of_values("", &[self.unpaired.row()])]
     }
 }
 
@@ -229,14 +229,14 @@ pub struct FileIo {
 }
 
 impl FileIo {
-    pub(in crate::analyze) fn tables(&self) -> Vec<Table> {
-        let mut table = Table::of_spreads(of_all("fsync", self.files.len(), self.file_count), "FILE");
+    pub(in crate::analyze) fn tables(&self) -> Vec<TextTable> {
+        let mut table = TextTable::of_spreads(of_all("fsync", self.files.len(), self.file_count), "FILE");
         for line in &self.files {
             table.push_spread(format!("{} inode {}", line.device, line.inode), &line.syncs);
         }
         table.push_spread("all".to_owned(), &self.syncs);
         let values = [("errors", self.errors.to_string()), self.unpaired.row()];
-        vec![table, Table::of_values("", &values)]
+        vec![table, TextTable::of_values("", &values)]
     }
 }
 
@@ -311,19 +311,19 @@ pub struct MemoryPressure {
 }
 
 impl MemoryPressure {
-    pub(in crate::analyze) fn tables(&self) -> Vec<Table> {
-        let mut pages = Table::new("Pages", &["WHAT", "EVENTS", "PAGES"]);
+    pub(in crate::analyze) fn tables(&self) -> Vec<TextTable> {
+        let mut pages = TextTable::new("Pages", &["WHAT", "EVENTS", "PAGES"]);
         for (name, counts) in [("allocated", self.allocated), ("freed", self.freed)] {
             pages.push(vec![name.to_owned(), counts.count.to_string(), counts.pages.to_string()]);
         }
-        let mut reclaims = Table::of_spreads("Direct reclaim", "WHAT");
+        let mut reclaims = TextTable::of_spreads("Direct reclaim", "WHAT");
         reclaims.push_spread("all".to_owned(), &self.reclaims);
         let values = [
             ("pages allocated without those freed", self.net_pages.to_string()),
             ("pages that direct reclaim freed", self.reclaimed_pages.to_string()),
             self.unpaired.row(),
         ];
-        vec![pages, reclaims, Table::of_values("", &values)]
+        vec![pages, reclaims, TextTable::of_values("", &values)]
     }
 }
 
@@ -384,12 +384,12 @@ pub struct PowerState {
 }
 
 impl PowerState {
-    pub(in crate::analyze) fn tables(&self) -> Vec<Table> {
+    pub(in crate::analyze) fn tables(&self) -> Vec<TextTable> {
         let mut table =
-            Table::of_spreads(of_all("Steps of suspend and resume", self.actions.len(), self.action_count), "STEP");
+            TextTable::of_spreads(of_all("Steps of suspend and resume", self.actions.len(), self.action_count), "STEP");
         for line in &self.actions {
             table.push_spread(line.action.clone(), &line.times);
         }
-        vec![table, Table::of_values("", &[self.unpaired.row()])]
+        vec![table, TextTable::of_values("", &[self.unpaired.row()])]
     }
 }

@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use super::{line, Open, Unpaired};
-use crate::analyze::table::{of_all, Spread, Table};
+use crate::analyze::text_table::{of_all, Spread, TextTable};
 use crate::analyze::Context;
 use crate::{TraceEvent, TraceWhat};
 use scxprof_sched::Durations;
@@ -100,14 +100,15 @@ pub struct DsqLatency {
 }
 
 impl DsqLatency {
-    pub(in crate::analyze) fn tables(&self) -> Vec<Table> {
-        let mut table = Table::of_spreads(of_all("Times in dispatch queues", self.dsqs.len(), self.dsq_count), "DSQ");
+    pub(in crate::analyze) fn tables(&self) -> Vec<TextTable> {
+        let mut table =
+            TextTable::of_spreads(of_all("Times in dispatch queues", self.dsqs.len(), self.dsq_count), "DSQ");
         for line in &self.dsqs {
             let name = line.dsq.map_or("(none)".to_owned(), dsq_name);
             let layer = line.layer.map_or(String::new(), |layer| format!(", layer {layer}"));
             table.push_spread(name + &layer, &line.latency);
         }
         table.push_spread("all".to_owned(), &self.latency);
-        vec![table, Table::of_values("", &[self.unpaired.row()])]
+        vec![table, TextTable::of_values("", &[self.unpaired.row()])]
     }
 }

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use super::{line, Unpaired};
-use crate::analyze::table::{ms, of_all, Spread, Table};
+use crate::analyze::text_table::{ms, of_all, Spread, TextTable};
 use crate::analyze::Context;
 use crate::derive::SOFTIRQS;
 use crate::raw::MAX_CPUS;
@@ -187,8 +187,9 @@ pub struct IrqAnalysis {
 }
 
 impl IrqAnalysis {
-    pub(in crate::analyze) fn tables(&self) -> Vec<Table> {
-        let mut table = Table::of_spreads(of_all("From entry to exit", self.lines.len(), self.line_count), "INTERRUPT");
+    pub(in crate::analyze) fn tables(&self) -> Vec<TextTable> {
+        let mut table =
+            TextTable::of_spreads(of_all("From entry to exit", self.lines.len(), self.line_count), "INTERRUPT");
         if let Some(head) = table.rows.first_mut() {
             head.push("OWN(ms)".to_owned());
         }
@@ -200,12 +201,12 @@ impl IrqAnalysis {
                 row.push(ms(line.own_ns));
             }
         }
-        let mut cpus = Table::new("CPUs", &["CPU", "IRQS", "IRQ(ms)", "SOFTIRQS", "SOFTIRQ(ms)"]);
+        let mut cpus = TextTable::new("CPUs", &["CPU", "IRQS", "IRQ(ms)", "SOFTIRQS", "SOFTIRQ(ms)"]);
         for line in &self.cpus {
             let counts = [line.irqs.to_string(), ms(line.irq_ns), line.softirqs.to_string(), ms(line.softirq_ns)];
             cpus.push(std::iter::once(format!("CPU {}", line.cpu)).chain(counts).collect());
         }
-        vec![table, cpus, Table::of_values("", &[self.unpaired.row()])]
+        vec![table, cpus, TextTable::of_values("", &[self.unpaired.row()])]
     }
 }
 
@@ -339,10 +340,10 @@ pub struct IpiAnalysis {
 }
 
 impl IpiAnalysis {
-    pub(in crate::analyze) fn tables(&self) -> Vec<Table> {
+    pub(in crate::analyze) fn tables(&self) -> Vec<TextTable> {
         let title = of_all("From entry to exit", self.kinds.len(), self.kind_count);
-        let mut table = Table::of_spreads(title, "KIND");
-        let mut delays = Table::of_spreads("From sending to entry", "KIND");
+        let mut table = TextTable::of_spreads(title, "KIND");
+        let mut delays = TextTable::of_spreads("From sending to entry", "KIND");
         if let Some(head) = table.rows.first_mut() {
             head.push("SENT".to_owned());
         }
@@ -356,7 +357,7 @@ impl IpiAnalysis {
                 delays.push_spread(kind.to_owned(), &line.delay);
             }
         }
-        let mut cpus = Table::new("CPUs", &["CPU", "SENT", "SENT-TO-IT", "HANDLED", "TIME(ms)"]);
+        let mut cpus = TextTable::new("CPUs", &["CPU", "SENT", "SENT-TO-IT", "HANDLED", "TIME(ms)"]);
         for line in &self.cpus {
             let counts = [line.sent, line.received, line.handled].map(|count| count.to_string());
             let row = std::iter::once(format!("CPU {}", line.cpu)).chain(counts).chain([ms(line.handled_ns)]);
@@ -366,7 +367,7 @@ impl IpiAnalysis {
         if delays.rows.len() > 1 {
             tables.push(delays);
         }
-        tables.push(Table::of_values("", &[self.unpaired.row()]));
+        tables.push(TextTable::of_values("", &[self.unpaired.row()]));
         tables
     }
 }

@@ -9,7 +9,7 @@ use std::hash::Hash;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
-use super::{Context, Id, Options, Outcome};
+use super::{Context, Findings, Id, Options};
 use crate::Event;
 pub use devices::*;
 pub(super) use dsq::{dsq_name, real};
@@ -171,7 +171,7 @@ impl Pairs {
         }
     }
 
-    pub(super) fn finish(self, context: &Context<'_>, out: &mut Vec<Outcome>) {
+    pub(super) fn finish(self, context: &Context<'_>, out: &mut Vec<Findings>) {
         out.extend(self.irqs.map(|irqs| irqs.finish(context).into()));
         out.extend(self.ipis.map(|ipis| ipis.finish(context).into()));
         out.extend(self.block.map(|block| block.finish(context).into()));

@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use serde::Serialize;
 
 use super::sums::{Cpus, Rows, Sum};
-use crate::analyze::table::{ms, of_all, percent, share, us, Table, ThreadName};
+use crate::analyze::text_table::{ms, of_all, percent, share, us, TextTable, ThreadName};
 use crate::analyze::{Method, Options};
 use scxprof_base::sample::Comm;
 use scxprof_sched::{Durations, Fact, Threads, Why};
@@ -101,21 +101,21 @@ pub(super) fn fairness(rows: &Rows, limit: usize) -> Fairness {
 }
 
 impl Fairness {
-    pub(in crate::analyze) fn tables(&self) -> Vec<Table> {
+    pub(in crate::analyze) fn tables(&self) -> Vec<TextTable> {
         let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.3}"));
         let values = [
             ("threads that wanted a CPU", self.threads.to_string()),
             ("Gini coefficient of their run times", number(self.gini_run)),
             ("Gini coefficient of what they got of what they wanted", number(self.gini_got)),
         ];
-        let mut tables = vec![Table::of_values("", &values)];
+        let mut tables = vec![TextTable::of_values("", &values)];
         for (what, lines, count) in [
             ("Starved: got less than 10 %, waited at least 10 ms", &self.starved, self.starved_count),
             ("Hogging: more than 20 % of all, and more than twice an equal part", &self.hogging, self.hogging_count),
         ] {
             let mut head = ThreadName::HEAD.to_vec();
             head.extend(["RUN(ms)", "WAIT(ms)", "GOT%", "OF-ALL%"]);
-            let mut table = Table::new(of_all(what, lines.len(), count), &head);
+            let mut table = TextTable::new(of_all(what, lines.len(), count), &head);
             for line in lines {
                 let cells = [ms(line.run_ns), ms(line.wait_ns), percent(line.got), percent(line.share)];
                 table.push(line.thread.cells().into_iter().chain(cells).collect());
@@ -267,12 +267,12 @@ impl OutlierSet {
         Self { values, below, above, count, is_cut: false, outliers: all }
     }
 
-    fn table(&self, what: &str, cell: impl Fn(f64) -> String) -> Table {
+    fn table(&self, what: &str, cell: impl Fn(f64) -> String) -> TextTable {
         let bound = |bound: Option<f64>| bound.map_or("-".to_owned(), |bound| cell(bound.max(0.0)));
         let more = if self.is_cut { " or more" } else { "" };
         let (below, above) = (bound(self.below), bound(self.above));
         let title = format!("{what}: {}{more} of {} below {below} or above {above}", self.count, self.values);
-        let mut table = Table::new(title, &["WHO", "TID", "CPU", "AT(s)", "VALUE"]);
+        let mut table = TextTable::new(title, &["WHO", "TID", "CPU", "AT(s)", "VALUE"]);
         for line in &self.outliers {
             let or_dash = |number: Option<u32>| number.map_or("-".to_owned(), |number| number.to_string());
             let at = line.at_ns.map_or("-".to_owned(), |ns| format!("{:.9}", ns as f64 / 1e9));
@@ -332,7 +332,7 @@ pub(super) fn outliers(waits: Waits, cpus: &Cpus, rows: &Rows, options: &Options
 }
 
 impl Outliers {
-    pub(in crate::analyze) fn tables(&self) -> Vec<Table> {
+    pub(in crate::analyze) fn tables(&self) -> Vec<TextTable> {
         let ns = |ns: f64| format!("{} us", us(Some(ns as u64)));
         vec![
             self.latency.table("Waits after wakeups", ns),
@@ -418,9 +418,9 @@ pub(super) fn bottlenecks(cpus: &Cpus, rows: &Rows, window: u64, limit: usize) -
 }
 
 impl Bottlenecks {
-    pub(in crate::analyze) fn tables(&self) -> Vec<Table> {
+    pub(in crate::analyze) fn tables(&self) -> Vec<TextTable> {
         let head = ["WHAT IS SLOW", "WHO", "TID", "VALUE", "THRESHOLD", "COUNT"];
-        let mut table = Table::new(of_all("Bottlenecks", self.bottlenecks.len(), self.count), &head);
+        let mut table = TextTable::new(of_all("Bottlenecks", self.bottlenecks.len(), self.count), &head);
         for line in &self.bottlenecks {
             let (what, cell): (_, fn(f64) -> String) = match line.kind {
                 BottleneckKind::ManySwitches => ("many switches", |rate| format!("{rate:.0}/s")),

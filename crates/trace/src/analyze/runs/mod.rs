@@ -7,7 +7,7 @@ mod sums;
 mod times;
 mod wakeups;
 
-use super::{Context, Id, Options, Outcome};
+use super::{Context, Findings, Id, Options};
 use crate::{Event, TraceWhat};
 pub use judge::*;
 pub use moves::{LlcLocality, MigrationPatterns, Places, Route};
@@ -125,7 +125,7 @@ impl Runs {
         }
     }
 
-    pub(super) fn finish(self, context: &Context<'_>, out: &mut Vec<Outcome>) {
+    pub(super) fn finish(self, context: &Context<'_>, out: &mut Vec<Findings>) {
         let Self { tracker, parts } = self;
         let threads = tracker.threads();
         let (first, last) = tracker.span().unwrap_or_default();

@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use super::{at, forget};
-use crate::analyze::table::{of_all, percent, share, Spread, Table};
+use crate::analyze::text_table::{of_all, percent, share, Spread, TextTable};
 use scxprof_base::sample::places::{CpuPlaces, Distance};
 use scxprof_sched::{Durations, Fact, Why};
 
@@ -205,22 +205,22 @@ pub struct MigrationPatterns {
 const HEAD: [&str; 6] = ["WHAT", "SAME-CPU", "SAME-LLC", "OTHER-LLC", "UNKNOWN", "WITHIN%"];
 
 impl MigrationPatterns {
-    pub(in crate::analyze) fn tables(&self) -> Vec<Table> {
+    pub(in crate::analyze) fn tables(&self) -> Vec<TextTable> {
         let values = [
             ("runs on another CPU than before", self.moves.to_string()),
             ("% of all runs", percent(self.moved_part)),
             ("sched_migrate_task events", self.migrate_events.to_string()),
         ];
-        let mut places = Table::new("Where threads ran again", &HEAD);
+        let mut places = TextTable::new("Where threads ran again", &HEAD);
         places.push(self.runs.row("runs"));
-        let mut waits = Table::of_spreads("Waits for a CPU", "THEN RAN");
+        let mut waits = TextTable::of_spreads("Waits for a CPU", "THEN RAN");
         waits.push_spread("on another CPU".to_owned(), &self.waits_moved);
         waits.push_spread("on the same CPU".to_owned(), &self.waits_stayed);
-        let mut routes = Table::new(of_all("Moves", self.routes.len(), self.route_count), &["FROM", "TO", "COUNT"]);
+        let mut routes = TextTable::new(of_all("Moves", self.routes.len(), self.route_count), &["FROM", "TO", "COUNT"]);
         for Route { from, to, count } in &self.routes {
             routes.push(vec![format!("CPU {from}"), format!("CPU {to}"), count.to_string()]);
         }
-        vec![Table::of_values("", &values), places, waits, routes]
+        vec![TextTable::of_values("", &values), places, waits, routes]
     }
 }
 
@@ -238,8 +238,8 @@ pub struct LlcLocality {
 }
 
 impl LlcLocality {
-    pub(in crate::analyze) fn tables(&self) -> Vec<Table> {
-        let mut table = Table::new("Last-level caches", &HEAD);
+    pub(in crate::analyze) fn tables(&self) -> Vec<TextTable> {
+        let mut table = TextTable::new("Last-level caches", &HEAD);
         table.push(self.runs.row("runs, from the run before"));
         table.push(self.wakeups.row("wakeups, from the waker"));
         vec![table]

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::at;
-use crate::analyze::table::{ms, Table};
+use crate::analyze::text_table::{ms, TextTable};
 use scxprof_sched::{Fact, Slot, Threads};
 
 /// More threads than this count as this many.
@@ -148,9 +148,9 @@ pub struct RunQueue {
 }
 
 impl RunQueue {
-    pub(in crate::analyze) fn tables(&self) -> Vec<Table> {
+    pub(in crate::analyze) fn tables(&self) -> Vec<TextTable> {
         let title = format!("Threads over {} ms", ms(self.window_ns));
-        let mut table = Table::new(title, &["THREADS", "MEAN", "P50", "P95", "P99", "MAX"]);
+        let mut table = TextTable::new(title, &["THREADS", "MEAN", "P50", "P95", "P99", "MAX"]);
         for (name, depths) in [("waiting", self.waiting), ("running", self.running)] {
             let mean = depths.mean.map_or("-".to_owned(), |mean| format!("{mean:.3}"));
             let counts = [depths.p50, depths.p95, depths.p99, depths.max];

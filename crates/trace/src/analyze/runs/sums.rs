@@ -1,7 +1,7 @@
 //! Sums of each thread and each CPU.
 
 use super::at;
-use crate::analyze::table::ThreadName;
+use crate::analyze::text_table::ThreadName;
 use crate::analyze::Context;
 use crate::TraceEvent;
 use scxprof_base::sample::sched::TaskState;

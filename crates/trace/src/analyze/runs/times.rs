@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::mark;
 use super::sums::{Cpus, Rows, Sum};
-use crate::analyze::table::{ms, of_all, percent, share, us, Spread, Table, ThreadName};
+use crate::analyze::text_table::{ms, of_all, percent, share, us, Spread, TextTable, ThreadName};
 use crate::analyze::Context;
 use scxprof_sched::report::{Labels, Times};
 use scxprof_sched::wakers::report::{self, Level, PreemptionLine};
@@ -125,10 +125,10 @@ pub(super) fn cpu_utilization(cpus: &Cpus, rows: &Rows, window: u64, context: &C
 }
 
 impl CpuUtilization {
-    pub(in crate::analyze) fn tables(&self) -> Vec<Table> {
+    pub(in crate::analyze) fn tables(&self) -> Vec<TextTable> {
         let head = ["CPU", "BUSY%", "RUN(ms)", "IDLE(ms)", "UNKNOWN(ms)", "SWITCHES", "!"];
-        let mut cpus = Table::new("CPUs", &head);
-        let mut slices = Table::of_spreads("How long threads kept each CPU", "CPU");
+        let mut cpus = TextTable::new("CPUs", &head);
+        let mut slices = TextTable::of_spreads("How long threads kept each CPU", "CPU");
         let row = |name: String, busy, run, idle, unknown, switches: u64, losses| {
             vec![name, percent(busy), ms(run), ms(idle), ms(unknown), switches.to_string(), mark(losses)]
         };
@@ -141,7 +141,7 @@ impl CpuUtilization {
         let switches = self.cpus.iter().map(|line| line.switches).sum();
         cpus.push(row("all".to_owned(), self.busy, self.run_ns, self.idle_ns, self.unknown_ns, switches, 0));
         let title = of_all("Processes", self.processes.len(), self.process_count);
-        let mut processes = Table::new(title, &["PROCESS", "PID", "THREADS", "RUN(ms)", "%", "SWITCHES"]);
+        let mut processes = TextTable::new(title, &["PROCESS", "PID", "THREADS", "RUN(ms)", "%", "SWITCHES"]);
         for line in &self.processes {
             let pid = line.pid.map_or("-".to_owned(), |pid| pid.to_string());
             let (threads, switches) = (line.threads.to_string(), line.switches.to_string());
@@ -208,15 +208,15 @@ pub(super) fn wakeup_latency(cpus: &Cpus, rows: &Rows, limit: usize) -> WakeupLa
 }
 
 impl WakeupLatency {
-    pub(in crate::analyze) fn tables(&self) -> Vec<Table> {
-        let mut cpus = Table::of_spreads("From the wakeup to the CPU", "ON");
+    pub(in crate::analyze) fn tables(&self) -> Vec<TextTable> {
+        let mut cpus = TextTable::of_spreads("From the wakeup to the CPU", "ON");
         cpus.push_spread("all".to_owned(), &self.latency);
         for line in &self.cpus {
             cpus.push_spread(format!("CPU {}", line.cpu), &line.latency);
         }
         let mut head = ThreadName::HEAD.to_vec();
         head.extend(["COUNT", "MEAN(us)", "MAX(us)", "!"]);
-        let mut threads = Table::new(of_all("Threads", self.threads.len(), self.thread_count), &head);
+        let mut threads = TextTable::new(of_all("Threads", self.threads.len(), self.thread_count), &head);
         for line in &self.threads {
             let mut row = line.thread.cells();
             let Times { count, mean_ns, max_ns, .. } = line.latency;
@@ -320,13 +320,13 @@ pub(super) fn task_states(rows: &Rows, limit: usize) -> TaskStates {
 }
 
 impl TaskStates {
-    pub(in crate::analyze) fn tables(&self) -> Vec<Table> {
+    pub(in crate::analyze) fn tables(&self) -> Vec<TextTable> {
         let mut head = ThreadName::HEAD.to_vec();
         head.extend(["RUN(ms)", "%", "WAIT(ms)", "%", "SLEEP(ms)", "%", "BLOCKED(ms)", "%"]);
         head.extend(["VOL", "R", "R+", "LAT(us)", "!"]);
         let title =
             of_all("States of threads; % of the time whose state is known", self.threads.len(), self.thread_count);
-        let mut table = Table::new(title, &head);
+        let mut table = TextTable::new(title, &head);
         for line in &self.threads {
             table.push(line.thread.cells().into_iter().chain(line.states.cells()).collect());
         }
@@ -396,11 +396,11 @@ pub(super) fn preemptions(rows: &Rows, wakers: (&Wakers, &Threads), limit: usize
 }
 
 impl Preemptions {
-    pub(in crate::analyze) fn tables(&self) -> Vec<Table> {
+    pub(in crate::analyze) fn tables(&self) -> Vec<TextTable> {
         let mut head = ThreadName::HEAD.to_vec();
         head.extend(["R", "R+", "WAITS", "TOTAL(ms)", "MEAN(us)", "MAX(us)"]);
         let mut threads =
-            Table::new(of_all("Threads that lost their CPU", self.threads.len(), self.thread_count), &head);
+            TextTable::new(of_all("Threads that lost their CPU", self.threads.len(), self.thread_count), &head);
         let cells = |involuntary: u64, preempted: u64, waits: Times| {
             let Times { count, total_ns, mean_ns, max_ns, .. } = waits;
             [involuntary.to_string(), preempted.to_string(), count.to_string(), ms(total_ns), us(mean_ns), us(max_ns)]
@@ -412,7 +412,7 @@ impl Preemptions {
         let all = ["all", "-", "-"].map(str::to_owned);
         threads.push(all.into_iter().chain(cells(self.involuntary, self.preempted, self.waits)).collect());
         let mut pairs =
-            Table::new(of_all("By whom", self.pairs.len(), self.pair_count), &["BY", "THREAD", "PID", "COUNT"]);
+            TextTable::new(of_all("By whom", self.pairs.len(), self.pair_count), &["BY", "THREAD", "PID", "COUNT"]);
         for line in &self.pairs {
             let by = line.by.as_ref().map_or("(idle)".to_owned(), |by| by.name.clone());
             let pid = line.thread.pid.map_or("-".to_owned(), |pid| pid.to_string());

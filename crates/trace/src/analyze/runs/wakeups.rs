@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{at, forget};
-use crate::analyze::table::{ms, of_all, percent, share, us, Spread, Table};
+use crate::analyze::text_table::{ms, of_all, percent, share, us, Spread, TextTable};
 use scxprof_sched::report::Labels;
 use scxprof_sched::wakers::report::{self, ChainLine, LengthLine, Level};
 use scxprof_sched::{Durations, Fact, Slot, Threads, Wakers, Why};
@@ -74,8 +74,8 @@ pub struct LatencyBreakdown {
 }
 
 impl LatencyBreakdown {
-    pub(in crate::analyze) fn tables(&self) -> Vec<Table> {
-        let mut table = Table::of_spreads("Parts of the latency of wakeups", "PART");
+    pub(in crate::analyze) fn tables(&self) -> Vec<TextTable> {
+        let mut table = TextTable::of_spreads("Parts of the latency of wakeups", "PART");
         table.push_spread("sched_waking to sched_wakeup".to_owned(), &self.waking_to_wakeup);
         table.push_spread("sched_wakeup to the CPU".to_owned(), &self.wakeup_to_run);
         table.push_spread("both".to_owned(), &self.latency);
@@ -83,7 +83,7 @@ impl LatencyBreakdown {
             ("sched_waking to sched_wakeup, % of the time", percent(self.waking_part)),
             ("waits without a sched_wakeup", self.without_wakeup.to_string()),
         ];
-        vec![table, Table::of_values("", &values)]
+        vec![table, TextTable::of_values("", &values)]
     }
 }
 
@@ -156,7 +156,7 @@ pub struct WakeupCorrelation {
 }
 
 impl WakeupCorrelation {
-    pub(in crate::analyze) fn tables(&self) -> Vec<Table> {
+    pub(in crate::analyze) fn tables(&self) -> Vec<TextTable> {
         let values = [
             ("wakeups", self.wakeups),
             ("with the run that they led to", self.matched),
@@ -169,7 +169,7 @@ impl WakeupCorrelation {
         ];
         let mut values: Vec<(&str, String)> = values.iter().map(|(name, count)| (*name, count.to_string())).collect();
         values.push(("with the run that they led to, %", percent(self.matched_part)));
-        vec![Table::of_values("", &values)]
+        vec![TextTable::of_values("", &values)]
     }
 }
 
@@ -224,17 +224,17 @@ pub(super) fn chains((wakers, threads): (&Wakers, &Threads), limit: usize) -> Wa
 const LENGTHS: usize = 10;
 
 impl WakeupChains {
-    pub(in crate::analyze) fn tables(&self) -> Vec<Table> {
-        let mut all = Table::of_spreads("Sums of the waits of a chain", "CHAINS");
+    pub(in crate::analyze) fn tables(&self) -> Vec<TextTable> {
+        let mut all = TextTable::of_spreads("Sums of the waits of a chain", "CHAINS");
         all.push_spread("all".to_owned(), &self.latency);
         let title = of_all("Chains by their number of waits", self.lengths.len().min(LENGTHS), self.lengths.len());
-        let mut lengths = Table::new(title, &["LENGTH", "COUNT", "MEAN(us)", "MAX(us)"]);
+        let mut lengths = TextTable::new(title, &["LENGTH", "COUNT", "MEAN(us)", "MAX(us)"]);
         for line in self.lengths.iter().take(LENGTHS) {
             let (count, mean, max) = (line.latency.count, us(line.latency.mean_ns), us(line.latency.max_ns));
             lengths.push(vec![line.length.to_string(), count.to_string(), mean, max]);
         }
         let head = ["SUM(ms)", "WAITS", "PREEMPTED", "CRITICALITY%", "LAST THREADS"];
-        let mut chains = Table::new("Chains with the greatest sum", &head);
+        let mut chains = TextTable::new("Chains with the greatest sum", &head);
         for Chain { chain, criticality } in &self.chains {
             let names: Vec<String> =
                 chain.threads.iter().map(|thread| format!("{}[{}]", thread.name, thread.tid)).collect();

@@ -1,6 +1,6 @@
 //! The sketch's memory: a hash table that grows to a limit and can drop a part of its entries.
 
-/// An entry of a [`Table`].
+/// An entry of a [`SlotTable`].
 pub(super) trait Slot: Copy + Default {
     fn hash(&self) -> u64;
     fn is_empty(&self) -> bool;
@@ -8,7 +8,7 @@ pub(super) trait Slot: Copy + Default {
 
 /// Open addressing with linear probing over memory that grows to a limit: few entries lie close together, and are read faster.
 #[derive(Debug, Clone)]
-pub(super) struct Table<S> {
+pub(super) struct SlotTable<S> {
     pub(super) slots: Vec<S>,
     pub(super) len: usize,
     /// The largest number of slots.
@@ -20,7 +20,7 @@ pub(super) struct Table<S> {
 /// The number of slots of a new table.
 const FIRST_SLOTS: usize = 1024;
 
-impl<S: Slot> Table<S> {
+impl<S: Slot> SlotTable<S> {
     pub(super) fn new(bytes: usize) -> Self {
         let most = (bytes / size_of::<S>()).max(64);
         Self { slots: vec![S::default(); most.min(FIRST_SLOTS)], len: 0, most, limit: most / 4 * 3 }

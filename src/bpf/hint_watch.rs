@@ -36,7 +36,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(250);
 
 /// A running watch.
 #[derive(Debug)]
-pub struct Watch {
+pub struct HintWatch {
     probe: HintProbe,
     notes: Vec<String>,
     batches: Receiver<Batch>,
@@ -44,7 +44,7 @@ pub struct Watch {
     thread: JoinHandle<(Counts, Vec<String>)>,
 }
 
-impl Watch {
+impl HintWatch {
     /// Attaches the best probe that the kernel accepts, then reads the existing hints.
     ///
     /// # Errors
@@ -104,7 +104,7 @@ impl Watch {
         &self.batches
     }
 
-    /// Tells the thread to read the rest of the ring and to end. [`Watch::batches`] must be emptied afterwards.
+    /// Tells the thread to read the rest of the ring and to end. [`HintWatch::batches`] must be emptied afterwards.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
     }

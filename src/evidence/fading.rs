@@ -19,7 +19,7 @@ pub const MAX_CONFIGURATION: usize = 16 << 20;
 
 /// Evidence that fades, and the configuration that is loaded.
 #[derive(Debug)]
-pub struct Watch {
+pub struct FadingEvidence {
     options: DecisionOptions,
     llcs: u32,
     evidence: Evidence,
@@ -56,7 +56,7 @@ impl Interval {
     }
 }
 
-impl Watch {
+impl FadingEvidence {
     /// Decides with these options, for hosts with so many last-level caches.
     #[must_use]
     pub fn new(options: DecisionOptions, llcs: u32) -> Self {

@@ -14,7 +14,7 @@ const CHUNK: usize = 256;
 
 /// The mappings of one process that matter: code, and memory that other processes can share.
 #[derive(Debug, Clone, Default)]
-pub struct Table {
+pub struct Mappings {
     /// The first address of each chunk.
     starts: Vec<u64>,
     /// None of them is empty. All mappings are sorted by start and do not overlap.
@@ -32,10 +32,10 @@ pub struct Table {
     areas: [(u64, u64); 2],
 }
 
-/// What the kernel calls [`Table::areas`].
+/// What the kernel calls [`Mappings::areas`].
 const AREAS: [&str; 2] = ["[heap]", "[stack]"];
 
-impl Table {
+impl Mappings {
     /// The mappings of `/proc/PID/maps`. Malformed lines are left out.
     #[cfg(test)]
     pub fn parse(text: &[u8]) -> Self {
@@ -162,7 +162,7 @@ impl Table {
         self.find(addr).filter(|mapping| mapping.is_shared() && mapping.has_identity())
     }
 
-    /// True if [`Table::add`] would change anything; most mappings are private data that overlaps nothing.
+    /// True if [`Mappings::add`] would change anything; most mappings are private data that overlaps nothing.
     #[must_use]
     pub fn is_changed_by(&self, new: &Mapping) -> bool {
         new.len != 0 && (keeps(new) || self.grown(new).is_some() || self.is_overlaid_by(new))
@@ -188,7 +188,7 @@ impl Table {
         self.put(new, keeps(new));
     }
 
-    /// As [`Table::add`] for a mapping that does not fit: its memory is unknown from then on.
+    /// As [`Mappings::add`] for a mapping that does not fit: its memory is unknown from then on.
     pub fn clip(&mut self, new: &Mapping) {
         self.put(new, false);
     }
@@ -352,8 +352,8 @@ mod tests {
     }
 
     /// A table of so many mappings of a page each, with gaps of a page.
-    fn large(count: u64, order: impl Fn(u64) -> u64) -> Table {
-        let mut table = Table::default();
+    fn large(count: u64, order: impl Fn(u64) -> u64) -> Mappings {
+        let mut table = Mappings::default();
         for id in 0..count {
             table.add(&mapping(&New { start: order(id) * 0x2000, len: 0x1000, kept: true }, id));
         }
@@ -405,7 +405,7 @@ mod tests {
             news in proptest::collection::vec(
                 (0u64..100, 0u64..40, any::<bool>()).prop_map(|(start, len, kept)| New { start, len, kept }), 0..40)
         ) {
-            let mut table = Table::default();
+            let mut table = Mappings::default();
             let mut bytes: Vec<Option<(u64, u64)>> = vec![None; 150];
             for (id, new) in (1u64..).zip(&news) {
                 let mapping = mapping(new, id);
@@ -449,14 +449,14 @@ mod tests {
 
         #[test]
         fn any_bytes_are_a_table(text in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = Table::parse(&text);
+            let _ = Mappings::parse(&text);
         }
 
         #[test]
         fn line_like_bytes_are_a_table(
             text in "([0-9a-f]{1,17}-[0-9a-f]{1,17} [rwxps-]{4} [0-9a-f]{1,17} [0-9a-f]{1,9}:[0-9a-f]{1,9} [0-9]{1,20} .{0,9}\n){0,4}"
         ) {
-            Table::parse(text.as_bytes()).check();
+            Mappings::parse(text.as_bytes()).check();
         }
 
         #[test]
@@ -466,7 +466,7 @@ mod tests {
             for &byte in &path {
                 if byte == b'\n' { text.extend(b"\\012") } else { text.push(byte) }
             }
-            let table = Table::parse(&text);
+            let table = Mappings::parse(&text);
             prop_assert_eq!(&*table.mappings().next().unwrap().path, &path[..]);
         }
     }

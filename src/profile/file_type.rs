@@ -13,7 +13,7 @@ const HEAD: usize = 64 << 10;
 
 /// The supported types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum FileType {
     Directory,
     /// gzip (RFC 1952).
     Archive,
@@ -30,12 +30,12 @@ pub(crate) enum Kind {
 /// # Errors
 /// It cannot be opened, is a pipe or the like, or has none of these types; [`ProfileError::Foreign`] if it is a known one of
 /// another program.
-pub(crate) fn kind_of(path: &Path) -> Result<Kind, ProfileError> {
+pub(crate) fn kind_of(path: &Path) -> Result<FileType, ProfileError> {
     let unknown = |reason: &str| ProfileError::Unknown { path: path.to_owned(), reason: reason.to_owned() };
     let failed = |source| ProfileError::io("open", path, source);
     let metadata = path.metadata().map_err(failed)?;
     if metadata.is_dir() {
-        return Ok(Kind::Directory);
+        return Ok(FileType::Directory);
     }
     if !metadata.is_file() {
         return Err(unknown("a profile must be a file or a directory, as it is read more than once"));
@@ -44,17 +44,17 @@ pub(crate) fn kind_of(path: &Path) -> Result<Kind, ProfileError> {
     open::regular(path).and_then(|file| file.take(HEAD as u64).read_to_end(&mut head)).map_err(failed)?;
     let foreign = |reason| ProfileError::Foreign { path: path.to_owned(), reason };
     if head.starts_with(&[0x1f, 0x8b]) {
-        return foreign::what(&head).map_or(Ok(Kind::Archive), |reason| Err(foreign(reason)));
+        return foreign::what(&head).map_or(Ok(FileType::Archive), |reason| Err(foreign(reason)));
     }
     if [MAGIC.to_le_bytes(), MAGIC.to_be_bytes()].iter().any(|magic| head.starts_with(magic)) {
-        return Ok(Kind::PerfData);
+        return Ok(FileType::PerfData);
     }
     // Before JSON lines: the name of a thread may begin with a brace.
     if matches!(script::Reader::new(head.as_slice()).next_line(), Ok(Some(_))) {
-        return Ok(Kind::Text);
+        return Ok(FileType::Text);
     }
     if matches!(jsonl::Reader::new(head.as_slice()).next_line(), Ok(Some(_))) {
-        return Ok(Kind::Lines);
+        return Ok(FileType::Lines);
     }
     let what = foreign::what(&head);
     let is_lines =
@@ -68,9 +68,9 @@ pub(crate) fn kind_of(path: &Path) -> Result<Kind, ProfileError> {
         ));
     }
     match path.extension().and_then(|extension| extension.to_str()) {
-        Some("jsonl") => Ok(Kind::Lines),
-        Some("script") => Ok(Kind::Text),
-        Some("data") => Ok(Kind::PerfData),
+        Some("jsonl") => Ok(FileType::Lines),
+        Some("script") => Ok(FileType::Text),
+        Some("data") => Ok(FileType::PerfData),
         _ => Err(unknown(&format!(
             "neither a directory or an archive (.tar.gz) of `record`, nor a perf.data file (PERFILE2), nor lines of `process` \
              (perf.jsonl), nor what `{}` prints",
@@ -88,12 +88,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let line = b"             web 100/101 10.000001:             7f00           401000\n";
         for (bytes, kind) in [
-            (&b"\x1f\x8b\x08"[..], Kind::Archive),
-            (b"PERFILE2....", Kind::PerfData),
-            (b"2ELIFREP....", Kind::PerfData),
-            (b" \n{\"pid\": 1, \"tid\": 1, \"time\": \"1.5\"}\n", Kind::Lines),
-            (line, Kind::Text),
-            (&[&b"perf: a warning\n"[..], line].concat(), Kind::Text),
+            (&b"\x1f\x8b\x08"[..], FileType::Archive),
+            (b"PERFILE2....", FileType::PerfData),
+            (b"2ELIFREP....", FileType::PerfData),
+            (b" \n{\"pid\": 1, \"tid\": 1, \"time\": \"1.5\"}\n", FileType::Lines),
+            (line, FileType::Text),
+            (&[&b"perf: a warning\n"[..], line].concat(), FileType::Text),
         ] {
             for name in ["x", "perf.data", "perf.jsonl", "perf.script", "x.tar.gz"] {
                 let path = dir.path().join(name);
@@ -101,14 +101,16 @@ mod tests {
                 assert_eq!(kind_of(&path).ok(), Some(kind), "{name}");
             }
         }
-        for (name, kind) in [("perf.data", Kind::PerfData), ("perf.jsonl", Kind::Lines), ("perf.script", Kind::Text)] {
+        for (name, kind) in
+            [("perf.data", FileType::PerfData), ("perf.jsonl", FileType::Lines), ("perf.script", FileType::Text)]
+        {
             let path = dir.path().join(name);
             std::fs::write(&path, "nothing of the kind\n").unwrap();
             assert_eq!(kind_of(&path).ok(), Some(kind), "a damaged file");
         }
         let path = dir.path().join("perf.jsonl");
         std::fs::write(&path, "{\"pid\": 1}\n").unwrap();
-        assert_eq!(kind_of(&path).ok(), Some(Kind::Lines), "a damaged file");
+        assert_eq!(kind_of(&path).ok(), Some(FileType::Lines), "a damaged file");
         let path = dir.path().join("x");
         std::fs::write(&path, "nothing of the kind\n").unwrap();
         let error = kind_of(&path).unwrap_err().to_string();

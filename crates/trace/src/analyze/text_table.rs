@@ -6,14 +6,14 @@ use scxprof_sched::Durations;
 
 /// A table to print: the first row is its head.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Table {
+pub struct TextTable {
     /// What it shows.
     pub title: String,
     /// Its rows.
     pub rows: Vec<Vec<String>>,
 }
 
-impl Table {
+impl TextTable {
     pub(super) fn new(title: impl Into<String>, head: &[&str]) -> Self {
         Self { title: title.into(), rows: vec![head.iter().map(|&cell| cell.to_owned()).collect()] }
     }
