@@ -8,7 +8,7 @@ use anyhow::anyhow;
 use super::failure::Failure;
 use super::times::{incomplete, ms, us};
 use crate::host::Roots;
-use crate::sampler::sched::has_scheduler;
+use crate::sampler::tracepoints::has_scheduler;
 use crate::session::{Outcome, SchedSink};
 use scxprof_base::columns::aligned;
 use scxprof_sched::dsqs::DsqLine;

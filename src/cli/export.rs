@@ -13,8 +13,8 @@ use super::failure::Failure;
 use super::input::{self, Damage, InputArgs};
 use super::messages;
 use super::output::{is_stdout, Output, Readers, Stdout};
+use super::parquet::{self, Request, TableDir};
 use super::signals::Signals;
-use super::tables::{self, Request, TableDir};
 use crate::config::Placement;
 use crate::profile::Profile;
 use crate::sample::Comm;
@@ -78,7 +78,7 @@ fn parquet(args: &ExportArgs, path: &Path) -> Result<(), Failure> {
         max_loss: &args.max_loss,
         stop: &|| signals.seen(),
     };
-    let tables::Read { finished, end } = tables::read(&request, &mut |table| dir.create(table))?;
+    let parquet::Read { finished, end } = parquet::read(&request, &mut |table| dir.create(table))?;
     let filled = finished.tables.iter().filter(|table| table.rows > 0);
     let filled: Vec<String> = filled.map(|it| format!("{} {}", it.table.name(), it.rows)).collect();
     dir.publish(finished)?;

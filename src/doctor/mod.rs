@@ -18,7 +18,7 @@ mod kernel;
 pub(crate) mod load;
 mod rights;
 pub(crate) mod selftest;
-mod table;
+mod text;
 mod trial;
 
 // For tests, which replace the kernel.
@@ -27,7 +27,7 @@ pub use bpf_trials::{BpfTrial, BpfTrialError};
 pub use check::{Check, CheckState, Report, Section};
 #[doc(hidden)]
 pub use kernel::{Attempt, Hierarchy, Kernel, Watched};
-pub use table::{table, Style};
+pub use text::{table, Style};
 use trial::Trial;
 
 /// The schema of the JSON (docs/doctor.md); raised if a field changes its meaning or is removed.

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::check::{CheckState, Report};
 use super::load::{Load, Worker};
-use super::table;
+use super::text;
 use crate::host::Roots;
 use crate::resolve::Cgroups;
 use crate::sample::{Comm, MemoryId, MemoryScope, Sample, Source};
@@ -226,7 +226,7 @@ fn judge(source: Source, seen: SelfTestCounts, mut failures: Vec<String>, outcom
 /// All of it as one block for a bug report: without names of hosts, users, cgroups or their files.
 #[must_use]
 pub(crate) fn block(report: &Report, tests: &[Tested]) -> String {
-    let mut text = format!("--- scxprof self-test ---\nscxprof {}\n{}\n", report.scxprof, table::machine(report));
+    let mut text = format!("--- scxprof self-test ---\nscxprof {}\n{}\n", report.scxprof, text::machine(report));
     // Writing to a String cannot fail.
     for test in tests {
         let verdict = if test.passed { "passed" } else { "FAILED" };

@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use super::key::{Class, RowKind};
 use super::report::{called, CommunityReport, FleetReport};
-use super::table::{Evidence, Sum, Sums};
+use super::rows::{Evidence, Sum, Sums};
 use super::totals::{threads_of_run, Totals, LEAST_COUNTED};
 use crate::config::cell_specs::{CellKey, SpecIndex};
 use crate::config::{self, Affinity, CellMatch, CellSpecs, Decision, DecisionOptions, Member, Members, Scheduler};

@@ -1,8 +1,8 @@
 //! Whether a configuration is still the right one: decided again in each interval, from evidence that fades.
 
 use super::decide::FleetError;
+use super::rows::{Evidence, EvidenceError};
 use super::score::Judge;
-use super::table::{Evidence, EvidenceError};
 use crate::cluster::replicates::student;
 use crate::config::{DecisionOptions, Placement};
 

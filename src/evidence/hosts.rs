@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::key::{Key, RowKind, Scope};
-use super::table::{Evidence, Sum};
+use super::rows::{Evidence, Sum};
 
 /// Parts of the pairs of classes: each host has possible and shared misses of each part. Few are small, and tell most hosts apart.
 pub const PARTS: u64 = 64;

@@ -21,8 +21,8 @@ mod page;
 #[cfg(feature = "parquet")]
 mod pages;
 mod report;
+mod rows;
 mod score;
-mod table;
 #[cfg(feature = "parquet")]
 mod thrift;
 mod totals;
@@ -35,5 +35,5 @@ pub use hosts::{HostReport, PARTS};
 pub use key::{Class, Key, RowKind, Scope, KEY_NUMBERS, KEY_TEXTS};
 pub use page::fleet_page;
 pub use report::{ClassReport, CommunityReport, FleetReport, PairReport};
+pub use rows::{Evidence, EvidenceError, Sum, Sums, MEMORY, VERSION};
 pub use score::{Avoided, Judge};
-pub use table::{Evidence, EvidenceError, Sum, Sums, MEMORY, VERSION};

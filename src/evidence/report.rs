@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::hosts::HostReport;
 use super::key::{Class, RowKind};
-use super::table::{Evidence, Sum, Sums};
+use super::rows::{Evidence, Sum, Sums};
 use super::totals::{threads_of_run, Totals, LEAST_COUNTED};
 use crate::config::{Decision, Note};
 use scxprof_base::columns::aligned;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::key::{Class, RowKind};
-use super::table::{Evidence, Sum};
+use super::rows::{Evidence, Sum};
 use super::totals::{threads_of_run, Totals};
 use crate::cluster::layout::{Group, Layout};
 use crate::cluster::rules::Rules;

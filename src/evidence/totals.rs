@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::key::{Class, RowKind};
 use super::link::{link, Pair, Rules};
-use super::table::{Evidence, Sum, Sums};
+use super::rows::{Evidence, Sum, Sums};
 use crate::cluster::rules;
 
 /// Possible misses that were counted of a class without which nothing is said of it.

@@ -40,13 +40,13 @@ mod foreign;
 pub(crate) mod hints;
 pub(crate) mod input;
 pub(crate) mod jsonl;
-mod memory;
 pub(crate) mod meta;
 mod quick;
 mod recorder;
 pub(crate) mod recovered;
 pub(crate) mod script;
 mod snapshot;
+mod strip;
 mod topology;
 mod tracing;
 

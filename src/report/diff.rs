@@ -275,7 +275,7 @@ fn matches(prefixes: &[Vec<String>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::table::tests::made;
+    use crate::report::text::tests::made;
 
     #[test]
     fn one_decision_is_the_same_whatever_its_figures() {

@@ -80,7 +80,7 @@ fn ranges_text(ranges: &[[u8; 2]]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::table::tests::made;
+    use crate::report::text::tests::made;
 
     #[test]
     fn a_line_has_its_threads_and_its_code() {

@@ -15,7 +15,7 @@ pub mod score;
 mod sharing_csv;
 mod stacks;
 pub(crate) mod summary;
-mod table;
+mod text;
 mod wakeups;
 
 pub use across::CellSharing;
@@ -32,7 +32,7 @@ pub use scheduling::{SchedulingReport, SubcellScheduling, WakeupsBetween};
 pub use sharing_csv::sharing_csv;
 pub use stacks::{StacksReport, SubcellStacks};
 pub(crate) use summary::summary;
-pub use table::{matrix, table};
+pub use text::{matrix, table};
 pub use wakeups::{WakeupReport, Within};
 
 pub use crate::cluster::LineSharing;

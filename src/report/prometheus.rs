@@ -112,7 +112,7 @@ fn escaped(value: &str) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::report::table::tests::made;
+    use crate::report::text::tests::made;
 
     /// A metric, its labels and its value.
     type Series = (String, Vec<(String, String)>, f64);

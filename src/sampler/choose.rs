@@ -8,8 +8,8 @@ use super::hardware::{self, Hardware, Pace};
 use super::options::{SamplerOptions, Target};
 use super::plan::{AddressFrom, Plan, Planned, Steer};
 use super::pmu::{NoIbs, NoPebs, Pmus};
-use super::sched::{self, SchedOptions};
 use super::tick::{self, TickKind, TickPlan};
+use super::tracepoints::{self, SchedOptions};
 use crate::host::limits::sysctl;
 use crate::sample::Source;
 
@@ -106,7 +106,7 @@ fn add_sched(plan: &mut Plan, sched: SchedOptions, options: &SamplerOptions) -> 
     if options.child_pid_namespace {
         return Err(SamplerError::SchedInPidNamespace);
     }
-    let (specs, decoder, notes) = sched::tracepoints(sched, &options.proc)?;
+    let (specs, decoder, notes) = tracepoints::tracepoints(sched, &options.proc)?;
     let event = |spec| Planned { spec, cpus: options.cpus.clone(), probe: None, steer: None, is_aside: false };
     plan.events.extend(specs.into_iter().map(event));
     plan.notes.extend(notes);

@@ -25,10 +25,10 @@ pub mod pmu;
 mod probe;
 pub mod ring;
 mod running;
-pub mod sched;
 mod steer;
 pub mod tee;
 pub mod tick;
+pub mod tracepoints;
 pub mod user;
 mod worker;
 

@@ -11,7 +11,7 @@ use super::error::SamplerError;
 use super::open::{self, Event, EventError, EventScope, Privilege};
 use super::options::{SamplerOptions, Target};
 use super::plan::{AddressFrom, Plan, Planned};
-use super::{probe, sched};
+use super::{probe, tracepoints};
 use crate::bpf::{Clockwork, DsqOutputs, Dsqs, Refusal, SnapshotOutputs, Snapshots, Step, Watched};
 use crate::host::{limits, topology, Roots};
 use crate::sample::Source;
@@ -257,7 +257,8 @@ impl<'a> Opener<'a> {
 
     /// Loads the programs that observe dispatch queues; `None` if they were not requested or no scheduler has any.
     pub(super) fn dsqs(&self) -> Option<Result<Dsqs, Refusal>> {
-        let is_wanted = self.options.sched.is_some_and(|sched| sched.dsq) && sched::has_scheduler(&self.options.sys);
+        let is_wanted =
+            self.options.sched.is_some_and(|sched| sched.dsq) && tracepoints::has_scheduler(&self.options.sys);
         is_wanted.then(|| Dsqs::load(tracepoint::DSQ_ID, self.cpus()))
     }
 

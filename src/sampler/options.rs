@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::attr::{EventSpec, Features};
 use super::hardware::Hardware;
-use super::sched::SchedOptions;
+use super::tracepoints::SchedOptions;
 use crate::sample::Source;
 
 /// What to sample.

@@ -43,7 +43,7 @@ pub use crate::sampler::loss::Loss;
 pub use crate::sampler::loss::SchedLoss;
 pub use crate::sampler::open::EventError;
 pub use crate::sampler::pmu::{NoIbs, NoPebs, PmuError};
-pub use crate::sampler::sched::SchedOptions;
+pub use crate::sampler::tracepoints::SchedOptions;
 pub use crate::sampler::{Hardware, Pace, SamplerError, Target};
 #[cfg(feature = "parquet")]
 pub use crate::sinks::TableSink;

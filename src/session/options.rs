@@ -6,7 +6,7 @@ use crate::bpf;
 use crate::config::{CellOptions, Scheduler};
 use crate::sample::Source;
 use crate::sampler::attr::{EventSpec, Features};
-use crate::sampler::sched::SchedOptions;
+use crate::sampler::tracepoints::SchedOptions;
 use crate::sampler::{Hardware, Target};
 
 /// The default pages of a CPU's ring.

@@ -2,17 +2,17 @@
 //! and analyses of them. The decision is a sink of its own (`decider`).
 
 mod analysis;
+#[cfg(feature = "parquet")]
+mod parquet;
 mod sched;
 mod sink;
 mod stacks;
-#[cfg(feature = "parquet")]
-mod tables;
 mod trace;
 
 pub use analysis::AnalysisSink;
+#[cfg(feature = "parquet")]
+pub use parquet::TableSink;
 pub use sched::SchedSink;
 pub use sink::{Select, Sink};
 pub use stacks::StackSink;
-#[cfg(feature = "parquet")]
-pub use tables::TableSink;
 pub use trace::{PlaceOf, TraceCounts, TraceOptions, TraceSink};

@@ -7,9 +7,9 @@ mod diff;
 mod firefox;
 mod flame;
 mod folded;
+mod listing;
 mod pprof;
 mod profile;
-mod table;
 mod traced;
 mod tree;
 
@@ -20,9 +20,9 @@ pub use diff::{diff, Change, DiffLine};
 pub use firefox::firefox;
 pub use flame::flame_graph;
 pub use folded::{folded, parse_folded, FoldedError, FoldedStacks};
+pub use listing::{by, symbols, By, GroupLine, SymbolLine};
 pub use pprof::pprof;
 pub use profile::{At, Builder, Frame, Row, StackProfile, Thread};
-pub use table::{by, symbols, By, GroupLine, SymbolLine};
 pub use traced::TracedStacks;
 pub use tree::trees;
 

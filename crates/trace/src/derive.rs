@@ -9,7 +9,7 @@ use super::event::{Args, Edge, Event, TraceEvent, TraceWhat, TrackId};
 use super::names::{self as known, Name, Names};
 use super::raw::{Raw, MAX_CPUS};
 use super::slices::{TrackEvent, TrackEventKind};
-use super::tables::{TraceThreads, Tracks};
+use super::threads::{TraceThreads, Tracks};
 use scxprof_base::sample::sched::{SchedEvent, SchedTask, SchedWhat, TaskState, WakenBy};
 use scxprof_base::sample::Comm;
 

@@ -9,7 +9,7 @@ use super::dynamic::{self, Descriptor, DYNAMIC};
 use super::event::{BlockStep, TraceEvent, TraceWhat};
 use super::names::{Name, Names};
 use super::raw::{thread, Raw, MAX_CPUS};
-use super::tables::Moment;
+use super::threads::Moment;
 use super::wire::{Fields, Value};
 use scxprof_base::sample::sched::{SchedEvent, SchedTask, SchedWhat, StateBits, WakenBy};
 use scxprof_base::sample::Comm;

@@ -14,7 +14,7 @@ use super::raw::MAX_CPUS;
 use super::sequence::{Head, Sequences};
 use super::slices::Parts;
 use super::stacks::Stacks;
-use super::tables::{process_of, thread_of, TraceThreads, Tracks};
+use super::threads::{process_of, thread_of, TraceThreads, Tracks};
 use super::wire::Fields;
 use super::{Damage, TraceError};
 use scxprof_base::sample::sched::StateBits;

@@ -31,8 +31,8 @@ mod sequence;
 mod slices;
 mod stack_tables;
 mod stacks;
-mod tables;
 mod tally;
+mod threads;
 pub mod wire;
 pub mod write;
 
@@ -45,7 +45,7 @@ pub use names::{Name, Names};
 pub use reader::Trace;
 pub use recording::{Recorded, Recording};
 pub use stacks::{StackFrame, StackId};
-pub use tables::{TraceThread, TraceThreads, Track, Tracks};
+pub use threads::{TraceThread, TraceThreads, Track, Tracks};
 
 /// Why a trace cannot be read.
 #[derive(Debug, Error)]

@@ -16,8 +16,8 @@ use super::raw::{thread, Raw};
 use super::sequence::{Generation, Head};
 use super::slices::{self, Parts, TrackEvent};
 use super::stacks::{StackFrame, StackId, Stacks};
-use super::tables::{TraceThreads, Tracks};
 use super::tally::Tally;
+use super::threads::{TraceThreads, Tracks};
 use super::wire::Fields;
 use super::TraceError;
 

@@ -8,7 +8,7 @@ use super::analyze::{Analysis, Report};
 use super::event::{Event, TraceEvent, TraceWhat};
 use super::info::{sorted, Count, Info, Lost, Source};
 use super::names::{Name, Names};
-use super::tables::{TraceThreads, Tracks};
+use super::threads::{TraceThreads, Tracks};
 use scxprof_base::sample::sched::{SchedEvent, SchedTask, SchedWhat};
 use scxprof_base::sample::{Access, Comm, Sample};
 

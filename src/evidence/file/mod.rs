@@ -18,7 +18,7 @@ use parquet::schema::types::{Type, TypePtr};
 use thiserror::Error;
 
 use super::key::{Key, KEY_NUMBERS, KEY_TEXTS};
-use super::table::{Evidence, EvidenceError, Sum, Sums, VERSION};
+use super::rows::{Evidence, EvidenceError, Sum, Sums, VERSION};
 use super::{footer, pages};
 
 /// Rows that are read at a time. Each may hold a page of a text's length for each of its columns.

@@ -19,10 +19,10 @@ use super::code_files::{CodeFile, CodeFiles};
 use super::error::{ProfileError, FORMAT};
 use super::features;
 use super::hints::HintRecord;
-use super::memory;
 use super::meta::{self, Meta, MetaEvent};
 use super::recovered::RecoveredWriter;
 use super::snapshot::Snapshot;
+use super::strip;
 use super::tracing;
 use crate::host::clock::monotonic_ns;
 use crate::host::{Error, Roots};
@@ -430,7 +430,7 @@ fn create(path: &Path) -> Result<File, ProfileError> {
 impl Tee for Recorder {
     fn records(&self, bytes: &[u8], newest: u64, is_beside: bool) {
         let short =
-            (self.carries_memory() && !self.keep_memory && !is_beside).then(|| memory::without(bytes, &self.layout));
+            (self.carries_memory() && !self.keep_memory && !is_beside).then(|| strip::without(bytes, &self.layout));
         let bytes = short.as_deref().unwrap_or(bytes);
         let mut state = self.lock();
         state.newest = state.newest.max(newest);

@@ -2,7 +2,7 @@
 
 pub mod constant;
 mod mapped;
-mod memory;
+mod pages;
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use mapped::{memory_path, read_memory, FileKey, MappedFile, Pages, Way, PAGE};
-use memory::{Around, MemoryPage, APART};
+use pages::{Around, MemoryPage, APART};
 use scxprof_base::cache::Cache;
 use scxprof_base::tables::Tables;
 use scxprof_elf::Elf;

@@ -6,7 +6,7 @@ use std::os::unix::fs::{symlink, FileExt, MetadataExt};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
-use super::memory::{APART, PIECE, SETTLED, SETTLED_AGAIN};
+use super::pages::{APART, PIECE, SETTLED, SETTLED_AGAIN};
 use super::*;
 
 const SECOND: u64 = 1_000_000_000;
