@@ -22,6 +22,9 @@ mod profiler;
 mod running;
 mod stop;
 
+#[cfg(test)]
+mod pipeline_tests;
+
 pub use analysis::{Analysis, Sampled};
 pub use builder::Builder;
 pub(crate) use error::of_source;

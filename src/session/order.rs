@@ -446,6 +446,24 @@ mod tests {
     }
 
     #[test]
+    fn what_is_in_order_already_is_passed_on_as_it_came() {
+        let mut order = Order::given();
+        for _ in 0..3 {
+            order.push(batch(0, 0, &[7, 3, 5], &[0]));
+            assert!(order.is_due());
+            let mut released = Vec::new();
+            order.release(|what| {
+                released.push(match what {
+                    Released::Sample(sample) => sample.raw.time,
+                    _ => u64::MAX,
+                });
+            });
+            assert_eq!(released, [u64::MAX, 7, 3, 5]);
+        }
+        assert_eq!((order.first, order.last, order.late), (3, 7, 0));
+    }
+
+    #[test]
     fn events_of_the_scheduler_are_merged_by_time() {
         let event = |&time: &u64| SchedEvent { time, cpu: 0, pid: 1, tid: 1, cgroup: 0, what: SchedWhat::Lost };
         let sched = |times: &[u64]| times.iter().map(event).collect::<Vec<_>>();
