@@ -2,7 +2,8 @@
 # Builds the archive for hosts that have nothing: a static binary, manual pages, completions and licences.
 # Usage: scripts/dist.sh     It goes to target/dist.
 #
-# The C library is glibc's static one, as libelf and zlib are there for it only. QUICK=1 builds without optimisation, for a test.
+# The C library is glibc's static one, as libelf and zlib are there for it only. For tests, QUICK=1 builds without optimisation, and
+# BINARY=FILE packs that program, whatever it is linked with.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
@@ -12,26 +13,31 @@ max_size=${MAX_SIZE:-16}
 
 machine=$(uname -m)
 triple=$machine-unknown-linux-gnu
-if [ -n "${QUICK:-}" ]; then
-    export CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
-fi
-# Where the system has libelf and zlib to link in, which rustc does not look for by itself.
-libelf=$(cc -print-file-name=libelf.a)
-if [ ! -f "$libelf" ] || [ ! -f "$(cc -print-file-name=libz.a)" ]; then
-    echo "dist: no libelf.a and libz.a to link in (packages libelf-dev and zlib1g-dev)" >&2
-    exit 1
-fi
-LIBBPF_SYS_LIBRARY_PATH=$(dirname "$(realpath "$libelf")")
-export LIBBPF_SYS_LIBRARY_PATH
-export RUSTFLAGS="${RUSTFLAGS:-} -C target-feature=+crt-static -C strip=symbols"
-"$cargo" build --locked --bin scxprof --release --target "$triple" --features bpf-static
-binary=$target_dir/$triple/release/scxprof
 
-if readelf -d "$binary" | grep -q NEEDED; then
-    echo "dist: $binary needs shared libraries:" >&2
-    readelf -d "$binary" | grep NEEDED >&2
-    exit 1
-fi
+# Builds the static binary and prints where it is.
+build() {
+    local libelf binary=$target_dir/$triple/release/scxprof
+    if [ -n "${QUICK:-}" ]; then
+        export CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
+    fi
+    # Where the system has libelf and zlib to link in, which rustc does not look for by itself.
+    libelf=$(cc -print-file-name=libelf.a)
+    if [ ! -f "$libelf" ] || [ ! -f "$(cc -print-file-name=libz.a)" ]; then
+        echo "dist: no libelf.a and libz.a to link in (packages libelf-dev and zlib1g-dev)" >&2
+        return 1
+    fi
+    LIBBPF_SYS_LIBRARY_PATH=$(dirname "$(realpath "$libelf")") \
+        RUSTFLAGS="${RUSTFLAGS:-} -C target-feature=+crt-static -C strip=symbols" \
+        "$cargo" build --locked --bin scxprof --release --target "$triple" --features bpf-static || return
+    if readelf -d "$binary" | grep -q NEEDED; then
+        echo "dist: $binary needs shared libraries:" >&2
+        readelf -d "$binary" | grep NEEDED >&2
+        return 1
+    fi
+    printf '%s\n' "$binary"
+}
+
+binary=${BINARY:-$(build)}
 size=$(stat -c %s "$binary")
 if [ "$size" -gt $((max_size * 1024 * 1024)) ]; then
     echo "dist: $binary has $size bytes, more than $max_size MiB" >&2

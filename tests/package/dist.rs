@@ -3,19 +3,38 @@
 use std::ffi::{CString, OsStr};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 const SCXPROF: &str = env!("CARGO_BIN_EXE_scxprof");
 
+/// What `make dist` calls. For a test its binary is neither optimized as a release nor as small.
+fn script() -> Command {
+    let mut script = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/dist.sh"));
+    script.env("MAX_SIZE", "64");
+    script
+}
+
+/// The archive of which the script's last line tells.
+fn archive(output: &Output) -> PathBuf {
+    let lines = String::from_utf8_lossy(&output.stdout);
+    let name = lines.lines().last().unwrap().split(':').next().unwrap();
+    let archive = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
+    assert!(archive.is_file(), "{}", archive.display());
+    archive
+}
+
+/// The directory that was packed as this archive.
+fn tree(archive: &Path) -> PathBuf {
+    PathBuf::from(archive.to_str().unwrap().strip_suffix(".tar.gz").unwrap())
+}
+
 /// Builds the archive as `make dist` does, but faster; returns the packed directory. `None` if this machine has no static C
 /// library.
 fn dist(test: &str) -> Option<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut script = Command::new(root.join("scripts/dist.sh"));
-    // Neither optimized as a release nor as small.
-    let output = script.env("QUICK", "1").env("MAX_SIZE", "64").output().unwrap();
+    let output = script().env("QUICK", "1").output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     if !output.status.success()
         && ["cannot find -l", "to link in (packages", "can't find crate for `std`"].iter().any(|it| said.contains(it))
@@ -24,11 +43,7 @@ fn dist(test: &str) -> Option<PathBuf> {
         return None;
     }
     assert!(output.status.success(), "{said}");
-    let line = String::from_utf8(output.stdout).unwrap();
-    let archive = line.lines().last().unwrap().split(':').next().unwrap().to_owned();
-    let archive = root.join(archive);
-    assert!(archive.is_file(), "{}", archive.display());
-    Some(PathBuf::from(archive.to_str().unwrap().strip_suffix(".tar.gz").unwrap()))
+    Some(tree(&archive(&output)))
 }
 
 /// Runs the program at `/scxprof` of a root directory.
@@ -119,15 +134,46 @@ fn reads_what_this_build_recorded(test: &str, binary: &Path) {
     assert!(ours == theirs, "{ours:?}\n{theirs:?}");
 }
 
-#[test]
-fn the_archive_runs_where_there_is_nothing_else() {
-    let test = "the_archive_runs_where_there_is_nothing_else";
-    let Some(tree) = dist(test) else { return };
-    for file in ["man/man1/scxprof.1", "man/man1/scxprof-run.1", "completions/_scxprof", "licences/LIST", "LICENSE-MIT"]
-    {
+/// Of the files that go with the binary, those that any archive has; each has something in it.
+fn is_whole(tree: &Path) {
+    let files = ["README.md", "CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT", "licences/LIST"];
+    let pages = ["man/man1/scxprof.1", "man/man1/scxprof-run.1"];
+    let completions = ["completions/scxprof", "completions/_scxprof", "completions/scxprof.fish"];
+    for file in files.iter().chain(&pages).chain(&completions) {
         assert!(fs::metadata(tree.join(file)).unwrap().len() > 0, "{file}");
     }
     assert!(tree.join("licences/clap").read_dir().unwrap().next().is_some());
+}
+
+/// All but the static binary: the archive has a program that starts that of this build.
+#[test]
+fn the_archive_has_what_goes_with_the_binary() {
+    let dir = tempfile::tempdir().unwrap();
+    let binary = dir.path().join("scxprof");
+    let starter = format!("#!/bin/sh\nexec '{SCXPROF}' \"$@\"\n");
+    fs::write(&binary, &starter).unwrap();
+    fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).unwrap();
+    // Not into target/dist, where the user may have a real one.
+    let output = script().env("BINARY", &binary).env("CARGO_TARGET_DIR", dir.path()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let archive = archive(&output);
+    let name = format!("scxprof-{}-{}-linux", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH);
+    assert_eq!(archive, dir.path().join(format!("dist/{name}.tar.gz")));
+
+    let unpacked = dir.path().join("unpacked");
+    tar::Archive::new(flate2::read::GzDecoder::new(fs::File::open(&archive).unwrap())).unpack(&unpacked).unwrap();
+    let tree = unpacked.join(&name);
+    is_whole(&tree);
+    assert_eq!(fs::read_to_string(tree.join("scxprof")).unwrap(), starter);
+    assert_eq!(fs::metadata(tree.join("scxprof")).unwrap().permissions().mode() & 0o111, 0o111);
+}
+
+#[test]
+#[ignore = "builds all again, as a static binary: make test-dist"]
+fn the_archive_runs_where_there_is_nothing_else() {
+    let test = "the_archive_runs_where_there_is_nothing_else";
+    let Some(tree) = dist(test) else { return };
+    is_whole(&tree);
     bpf_is_built_in(&tree.join("scxprof"));
     reads_what_this_build_recorded(test, &tree.join("scxprof"));
     // SAFETY: takes nothing and cannot fail.
