@@ -18,7 +18,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 export PATH := $(PATH):$(HOME)/.cargo/bin
 export FUZZ_SECONDS KERNELS
 
-.PHONY: build run test screenshots soak test-dist test-stacks-long truth test-vm test-schedulers lint fmt bench versus-perf fuzz miri doc install dist deps clean help
+.PHONY: build run test screenshots soak test-long test-dist test-stacks-long truth test-vm test-schedulers lint fmt bench versus-perf fuzz miri doc install dist deps clean help
 .DEFAULT_GOAL := build
 
 build: deps ## Build the release binary (the default)
@@ -37,6 +37,9 @@ soak: deps ## Sample this host under a load that comes and goes, and check that 
 
 test-stacks-long: deps ## Check 100,000 samples of programs that replace each other all the time: each in its own program (SAMPLES=100000)
 	SCXPROF_STORM_SAMPLES=$(SAMPLES) $(CARGO) test --locked --test suite no_sample_belongs_to_another_program -- --nocapture
+
+test-long: deps ## Run the tests of which `make test` takes less: more streams to cluster, more instructions to recover
+	SEEDS=20 SCXPROF_STEPS=20000 $(CARGO) test --locked --test suite -- --show-output groups_are_found operand::
 
 test-dist: deps ## Check that the archive of `make dist` runs where there is nothing else
 	$(CARGO) test --locked --test suite package::dist -- --include-ignored --show-output

@@ -105,12 +105,17 @@ fn check(stops: &[Stop], code: &mut Code, with_memory: bool) -> Tally {
     tally
 }
 
+/// Instructions to step over. The programs are short loops; `make test-long` takes more of them.
+fn steps() -> usize {
+    std::env::var("SCXPROF_STEPS").ok().and_then(|steps| steps.parse().ok()).unwrap_or(8_000)
+}
+
 fn step_through(name: &str, level: u8) {
     let Some(built) = programs::build(name, level) else {
         println!("SKIP: {name} -O{level}: no cc");
         return;
     };
-    let steps = std::env::var("SCXPROF_STEPS").ok().and_then(|steps| steps.parse().ok()).unwrap_or(20_000);
+    let steps = steps();
     let running = programs::start(&built.path, 600.0, 4);
     let thread = running.threads.last().expect("a thread");
     let mut code = Code::of(thread.pid);
@@ -143,7 +148,7 @@ fn step_through(name: &str, level: u8) {
 /// Programs from distributions, stripped, with tables, tails and their own libraries; those that are installed.
 #[test]
 fn programs_of_the_system() {
-    let steps = std::env::var("SCXPROF_STEPS").ok().and_then(|steps| steps.parse().ok()).unwrap_or(20_000);
+    let steps = steps();
     for command in [
         "gzip -9 < /dev/urandom > /dev/null",
         "awk 'BEGIN { for (;;) { i++; a[i % 999] = a[i % 77] \"x\" i; gsub(/1+/, \"y\", a[i % 999]) } }'",
