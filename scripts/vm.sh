@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs the guest tests of tests/vm in virtual machines with a simulated memory PMU. tests/vm/README.md says how it works.
 # Usage: scripts/vm.sh [--schedulers] [--any] [TEST...]     KERNELS="bookworm trixie sid" are the suites whose kernels it
-# boots, the newest last; with --any only the newest of them that can be fetched. TESTs are names of tests/vm/guest; all without
-# one. With --schedulers they are those of tests/vm/schedulers (scripts/schedulers.sh).
+# boots, the newest last; with --any only the newest of them that can be fetched, and without the long tests. TESTs are names of
+# tests/vm/guest; all without one. With --schedulers they are those of tests/vm/schedulers (scripts/schedulers.sh).
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 export PATH="$PATH:${HOME:-/root}/.cargo/bin"
@@ -62,12 +62,17 @@ verdicts() {
 
 # guest SUITE CPU MODEL: one guest with the tests that want this CPU; those that do not care run on an AMD one.
 guest() {
-    local suite=$1 cpu=$2 model=$3 test wants since chosen=() version begin=$SECONDS
+    local suite=$1 cpu=$2 model=$3 test wants long since chosen=() version begin=$SECONDS
     version=$(basename "tests/vm/cache/$suite/root/usr/src"/linux-headers-*-cloud-amd64 | grep -oE '[0-9]+\.[0-9]+' | head -n 1)
     for test in "$folder"/*.sh; do
         [ ${#names[@]} -eq 0 ] || printf '%s\n' "${names[@]}" | grep -qx "$(basename "$test" .sh)" || continue
         wants=$(says "$test" cpu)
         [ "${wants:-amd}" = "$cpu" ] || continue
+        long=$(says "$test" long)
+        if [ -n "$any" ] && [ -n "$long" ] && [ ${#names[@]} -eq 0 ]; then
+            skip "vm test $(basename "$test" .sh) ($suite)" "only make test-vm runs it: $long"
+            continue
+        fi
         since=$(says "$test" since)
         if [ -n "$since" ] && [ "$(printf '%s\n%s\n' "$since" "$version" | sort -V | head -n 1)" != "$since" ]; then
             skip "vm test $(basename "$test" .sh) ($suite)" "needs Linux $since, this is $version"

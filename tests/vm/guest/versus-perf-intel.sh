@@ -1,15 +1,10 @@
 # perf mem and perf c2c see on an Intel machine what scxprof sees: benches/versus-perf compares them, and fails if they differ.
 # cpu: intel
+# long: perf starts slowly in the emulator, and versus-perf-amd compares the same
 # needs: target/debug/scxprof
 # needs: target/debug/examples/versus-perf
 # shellcheck shell=dash source=tests/vm/lib.sh
 . /lib/vm.sh
-# Without a memory PMU there is nothing to compare, which is no failure of either.
-versus-perf pmu --out refused >out 2>said
-status=$?
-if [ "$status" -ne 2 ] || [ -e refused ] || ! grep -q "no memory PMU" said; then
-    fail "without a memory PMU: $status, $(cat out said)"
-fi
 # Linux 6.12 stalls in the emulator while perf records there, at any rate.
 case $(uname -r) in 6.12.*) exit 0 ;; esac
 machine skylake || exit 1
