@@ -26,6 +26,58 @@ step() {
 
 skip() { printf 'SKIP: %s: %s\n' "$1" "$2" | tee -a "$log"; }
 
+# Steps that compute, for the time in which tests wait: one after the other, as cargo would have them wait for each other anyway.
+queue=()
+jobs=()
+work=$(mktemp -d)
+
+# They are in process groups of their own, which Ctrl-C does not reach.
+stop() {
+    local job
+    for job in ${jobs[@]+"${jobs[@]}"}; do
+        kill -- "-$job" 2>/dev/null
+    done
+    rm -rf "$work"
+}
+trap stop EXIT
+
+# True once something may run beside the tests: cargo has built them, and those of tests/alone.rs, which are before live.rs, are done.
+may_begin() { [ -e "$work/tested" ] || grep -q '^ *Running tests/live\.rs' "$log"; }
+
+# beside NAME COMMAND...: runs it beside the tests, to which it gives way, after those before it. What it says is kept in a file.
+beside() {
+    local name=$1 before=
+    shift
+    [ ${#queue[@]} -eq 0 ] || before=${queue[-1]}
+    queue+=("$name")
+    : >"$work/$name"
+    set -m
+    {
+        until if [ -n "$before" ]; then [ -e "$work/$before.status" ]; else may_begin; fi; do sleep 1; done
+        begin=$SECONDS
+        nice -n 19 "$@" >"$work/$name" 2>&1
+        echo "$? $((SECONDS - begin))" >"$work/$name.ended"
+        mv "$work/$name.ended" "$work/$name.status"
+    } </dev/null &
+    set +m
+    jobs+=($!)
+}
+
+# The steps of the queue, each whole.
+results() {
+    local at name status seconds
+    for at in ${queue[@]+"${!queue[@]}"}; do
+        name=${queue[at]}
+        printf '\n==> %s\n' "$name" | tee -a "$log"
+        tail -n +1 -f -s 1 --pid="${jobs[at]}" "$work/$name" | tee -a "$log"
+        # Without a status it was killed.
+        status=1 seconds=0
+        [ ! -e "$work/$name.status" ] || read -r status seconds <"$work/$name.status"
+        printf '<== %s: %d s\n' "$name" "$seconds" >>"$log"
+        [ "$status" -eq 0 ] || failed_steps+=("$name")
+    done
+}
+
 if [ "$(id -u)" -ne 0 ] && [ -z "${NO_SUDO:-}" ] && sudo -n -E true 2>/dev/null; then
     echo "sudo asks no password: the tests run as root (NO_SUDO=1 to prevent that)" | tee -a "$log"
     host=$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
@@ -42,26 +94,29 @@ if command -v shellcheck >/dev/null; then
 else
     skip shellcheck "not installed"
 fi
+if compgen -G 'benches/*.rs' >/dev/null; then
+    # Each once, to see that it runs.
+    beside "benchmarks" cargo test --locked --bench '*'
+fi
+if cargo clippy --version >/dev/null 2>&1; then
+    beside "cargo clippy" cargo clippy --locked --all-targets -- -D warnings
+else
+    skip "cargo clippy" "not installed (rustup component add clippy)"
+fi
+beside "cargo doc" env RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps
+if [ -z "${NO_VM:-}" ]; then
+    # A guest has its own time, and here gets little of the host's.
+    beside "virtual machine" env VM_TIMEOUT="${VM_TIMEOUT:-3600}" scripts/vm.sh --any
+else
+    skip "virtual machine" "NO_VM is set"
+fi
 # The examples too. What does not build is not tested.
 if step "build" cargo test --locked --no-run; then
     # The documentation's examples too.
     step "cargo test" cargo test --locked --no-fail-fast -- --show-output
 fi
-if compgen -G 'benches/*.rs' >/dev/null; then
-    # Each once, to see that it runs.
-    step "benchmarks" cargo test --locked --bench '*'
-fi
-if cargo clippy --version >/dev/null 2>&1; then
-    step "cargo clippy" cargo clippy --locked --all-targets -- -D warnings
-else
-    skip "cargo clippy" "not installed (rustup component add clippy)"
-fi
-if [ -z "${NO_VM:-}" ]; then
-    step "virtual machine" scripts/vm.sh --any
-else
-    skip "virtual machine" "NO_VM is set"
-fi
-step "cargo doc" env RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps
+touch "$work/tested"
+results
 
 # A test that skips prints so and returns, which its harness counts as passed. An ignored test is counted apart.
 read -r passed failed <<<"$(awk '
@@ -106,7 +161,7 @@ for name in ${failed_steps[@]+"${failed_steps[@]}"}; do
 done
 
 {
-    printf '\nSeconds:\n%s\n%6d  in all\n\n' "$times" "$SECONDS"
+    printf '\nSeconds (benchmarks and what follows them ran beside the tests of live and suite):\n%s\n%6d  in all\n\n' "$times" "$SECONDS"
     if [ "$count" -gt 0 ]; then
         printf 'Skipped:\n%s\n' "$skipped"
     fi
