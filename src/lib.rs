@@ -50,7 +50,7 @@
 //! | [`doctor`] | what a host allows |
 //!
 //! The other modules, and the crates `scxprof-*`, are parts of these. They may change with any version: [`host`], [`resolve`],
-//! [`cluster`], [`hint`], [`bpf`], [`evidence`], [`sched`], [`stacks`], [`trace`], [`replay`]. docs/architecture.md says what each is.
+//! [`cluster`], [`hint`], [`bpf`], [`evidence`], [`sched`], [`stacks`], [`trace`]. docs/architecture.md says what each is.
 //!
 //! docs/glossary.md has the words, and docs/bounds.md the bound of every table.
 //!
@@ -73,7 +73,6 @@ pub mod hint;
 pub mod host;
 mod outcome;
 pub mod profile;
-pub mod replay;
 pub mod report;
 pub mod resolve;
 // From events to samples; `session` has the public part.

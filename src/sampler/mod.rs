@@ -8,6 +8,7 @@ mod busy;
 mod choose;
 mod clock;
 mod counted;
+pub mod counter;
 mod cpus;
 mod error;
 pub mod event;

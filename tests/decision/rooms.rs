@@ -19,7 +19,7 @@ const ROOMS: &[&[&str]] = &[
     &["outcome"],
     &["profile"],
     &["session"],
-    &["doctor", "replay"],
+    &["doctor"],
     &["cli"],
     &["testing"],
 ];

@@ -1,7 +1,8 @@
 //! What the PMU counts in mock threads. Most hosts of tests have none, so that an event of the kernel stands for it.
 
-use scxprof::replay::{outcome, Buffer, Counted, Director, Memory, Mock, MockMemory, MockProcess, Op, Played, Script};
 use scxprof::sample::Comm;
+use scxprof::testing::sampler::counter::Counter;
+use scxprof_replay::{outcome, Buffer, Count, Director, Memory, Mock, MockMemory, MockProcess, Op, Played, Script};
 use serde_json::Value;
 
 use super::{json, recording};
@@ -9,7 +10,7 @@ use super::{json, recording};
 const PAGES: u64 = 2048;
 
 /// Two processes whose only threads work for 20 ms each; they touch `pages` pages together.
-fn play(pages: u64, counted: Option<Counted>) -> Played {
+fn play(pages: u64, counted: Option<Counter>) -> Played {
     let mock = |tid, process, op| Mock {
         tid,
         process,
@@ -39,6 +40,7 @@ fn play(pages: u64, counted: Option<Counted>) -> Played {
         ..MockMemory::default()
     };
     let memory = Memory { threads: vec![touched(0), touched(half)], bytes: 2 * half, ..Memory::default() };
+    let count = |pid| -> Option<Count> { Some(Box::new(counted?.start(pid).ok()?)) };
     let director = Director {
         script: &script,
         cpus: &[],
@@ -48,7 +50,7 @@ fn play(pages: u64, counted: Option<Counted>) -> Played {
         ready: None,
         groups: None,
         guard: None,
-        counted,
+        counted: counted.is_some().then_some(&count),
     };
     director.play(&|| false).unwrap()
 }
@@ -56,7 +58,7 @@ fn play(pages: u64, counted: Option<Counted>) -> Played {
 #[test]
 fn all_mock_processes_are_counted_from_the_beginning_to_the_end() {
     const TEST: &str = "all_mock_processes_are_counted_from_the_beginning_to_the_end";
-    let Some(with) = play(PAGES, Some(Counted::PAGE_FAULTS)).count else {
+    let Some(with) = play(PAGES, Some(Counter::PAGE_FAULTS)).count else {
         let level = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
         // SAFETY: asks for the user of this process.
         let is_root = unsafe { libc::geteuid() } == 0;
@@ -64,14 +66,14 @@ fn all_mock_processes_are_counted_from_the_beginning_to_the_end() {
         return println!("SKIP: {TEST}: kernel.perf_event_paranoid is {}", level.trim());
     };
     // Each page is mapped when it is touched first. Forks, names and stacks of mock threads were before.
-    let without = play(0, Some(Counted::PAGE_FAULTS)).count.unwrap();
+    let without = play(0, Some(Counter::PAGE_FAULTS)).count.unwrap();
     assert!((PAGES * 9 / 10..PAGES + 200).contains(&with) && without < 200, "{with} {without}");
 }
 
 #[test]
 fn a_host_that_cannot_count_replays() {
     // No such event.
-    let none = Counted { name: "none", kind: 0, config: 0xffff };
+    let none = Counter { name: "none", kind: 0, config: 0xffff };
     for counted in [None, Some(none)] {
         let played = play(0, counted);
         assert_eq!((played.count, played.threads.len()), (None, 2));
@@ -82,7 +84,7 @@ fn a_host_that_cannot_count_replays() {
     let path = recording(dir.path());
     let quick = ["-f", path.to_str().unwrap(), "--overcommit", "--time-scale", "0.05"];
     let misses = |found: &Value| found["loops"][0].as_object().unwrap()["cache_misses"].clone();
-    let counts = play(PAGES, Some(Counted::CACHE_MISSES)).count.is_some();
+    let counts = play(PAGES, Some(Counter::CACHE_MISSES)).count.is_some();
     assert_eq!(misses(&json(&quick)).is_number(), counts);
     let compared = json(&[&quick[..], &["--compare", "none", "none", "--loops", "1"]].concat());
     let measures = compared["differences"].as_array().unwrap();

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use scxprof::replay::{Groups, Guard};
+use scxprof_replay::{Groups, Guard};
 
 use super::grouped::in_cgroups;
 use super::{recording, SCXPROF};

@@ -10,9 +10,9 @@ use serde::Serialize;
 use crate::cli::failure::Failure;
 use crate::cli::input;
 use crate::config::Placement;
-use crate::replay::{difference, Difference, Layout, Outcome, ReplayError, Script};
 use crate::sample::places::CpuPlaces;
 use scxprof_base::columns::aligned;
+use scxprof_replay::{difference, Difference, Layout, Outcome, ReplayError, Script};
 
 /// In place of a configuration: no configuration.
 const NONE: &str = "none";
@@ -61,8 +61,17 @@ impl Configuration {
 
     /// The CPUs of each thread.
     pub(super) fn layout(&self, script: &Script, cpus: &[u32], places: &CpuPlaces) -> Option<Layout> {
-        Some(Layout::new(script, self.placement.as_ref()?, cpus, places))
+        let placement = self.placement.as_ref()?;
+        Some(Layout::new(script, &|path, comm| group_of(placement, path, comm), cpus, places))
     }
+}
+
+/// The cell and the subcell that get CPUs of their own for a thread.
+fn group_of(placement: &Placement, path: &[u8], comm: &[u8]) -> Option<(String, String)> {
+    let (cell, subcell) = placement.place(path, comm)?;
+    // After what takes it, its name has the cgroup of the cell.
+    let (group, taker) = (placement.group(path, comm)?, placement.taker(path, comm)?);
+    Some((cell + group.strip_prefix(&taker)?, subcell.unwrap_or_default()))
 }
 
 /// The scheduler, which ends when this is dropped.
@@ -241,5 +250,25 @@ impl Compared {
             self.window_ns as f64 / 1e9,
             aligned(&rows)
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_is_a_subcell_of_a_cell_of_one_cgroup() {
+        let cells = r#"[
+            {"name": "db", "matches": {"CgroupContains": "db.service"}, "subcells": [
+                {"name": "pool", "matches": [[{"CommPrefix": "pool-"}]]}, {"name": "rest", "matches": [[]]}]},
+            {"name": "rest", "matches": {}}]"#;
+        let placement = Placement::parse(cells).unwrap();
+        let of = |path: &str, comm: &str| group_of(&placement, path.as_bytes(), comm.as_bytes());
+        let group = |cell: &str, subcell: &str| Some((cell.to_owned(), subcell.to_owned()));
+        assert_eq!(of("/db.service", "pool-1"), group("db of /db.service", "pool"));
+        assert_eq!(of("/db.service", "log"), group("db of /db.service", "rest"));
+        assert_ne!(of("/a/db.service", "log"), of("/b/db.service", "log"));
+        assert_eq!(of("/x", "web").map(|(_, subcell)| subcell), Some(String::new()));
     }
 }

@@ -20,13 +20,15 @@ use super::input::{self, Damage};
 use super::output::Stdout;
 use super::signals::Signals;
 use super::times::us;
+use crate::host::hierarchy::Mount;
 use crate::host::room::{self, Room};
 use crate::host::{topology, Roots};
-use crate::replay::{
-    compare as beside, outcome, select, Compared as Beside, Counted, Director, Groups, Guard, Layout, LeftOut, Memory,
+use crate::sampler::counter::Counter;
+use scxprof_base::columns::aligned;
+use scxprof_replay::{
+    compare as beside, outcome, select, Compared as Beside, Count, Director, Groups, Guard, Layout, LeftOut, Memory,
     Outcome, Pair, Planner, Played, ReplayError, Script, Selection, Touches,
 };
-use scxprof_base::columns::aligned;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -248,6 +250,7 @@ impl Replayed<'_> {
                 }
             }
         }
+        let misses = |pid| -> Option<Count> { Some(Box::new(Counter::CACHE_MISSES.start(pid).ok()?)) };
         let scheduler = Scheduler::default();
         let start = || under.scheduled_by.map_or(Ok(()), |configuration| scheduler.start(configuration));
         let director = Director {
@@ -259,7 +262,7 @@ impl Replayed<'_> {
             ready: Some(&start),
             groups: groups.as_ref(),
             guard: Some(&guard),
-            counted: Some(Counted::CACHE_MISSES),
+            counted: Some(&misses),
         };
         let bar = capture::progress_bar(Some(Duration::from_nanos(self.script.window)));
         bar.set_message(what);
@@ -367,8 +370,8 @@ fn read(
         return Err(Failure::Usage(anyhow!(
             "{} has more than {} threads or {} steps of threads: replay a part of it with --from and --to",
             path.display(),
-            crate::replay::MAX_THREADS,
-            crate::replay::MAX_STEPS
+            scxprof_replay::MAX_THREADS,
+            scxprof_replay::MAX_STEPS
         )));
     }
     let lost = read.loss.sched.lost();
@@ -481,8 +484,8 @@ fn check_load(args: &ReplayArgs, script: &Script, cpus: &[u32]) -> Result<(), Fa
 fn groups(args: &ReplayArgs, script: &Script, roots: &Roots) -> Result<Option<Groups>, Failure> {
     let default = format!("/scxprof-replay-{}", std::process::id());
     let root = args.cgroup_root.as_deref().unwrap_or(&default);
-    match Groups::mount(roots) {
-        Ok(mount) => Groups::plan(&mount, root, &script.cgroups).map(Some).map_err(failure),
+    match Mount::find(roots) {
+        Ok(mount) => Groups::plan(&mount.point, root, &script.cgroups).map(Some).map_err(failure),
         Err(error) if args.cgroup_root.is_some() => Err(Failure::Unsupported(error.into())),
         Err(_) => Ok(None),
     }
@@ -553,7 +556,7 @@ fn table(args: &ReplayArgs, script: &Script, loops: &[Outcome], compared: &Besid
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::replay::{Mock, MockProcess};
+    use scxprof_replay::{Mock, MockProcess};
 
     #[test]
     fn what_there_is_no_memory_for_is_refused_with_its_figure() {

@@ -5,10 +5,8 @@ use rustc_hash::FxHashSet;
 
 use super::script::Candidate;
 use super::*;
-use crate::resolve::Cgroups;
-use crate::sample::sched::{SchedEvent, SchedTask, SchedWhat, TaskState, WakenBy};
-use crate::sample::Comm;
-use crate::session::Sink;
+use scxprof_base::sample::sched::{SchedEvent, SchedTask, SchedWhat, TaskState, WakenBy};
+use scxprof_base::sample::Comm;
 
 const MS: u64 = 1_000_000;
 
@@ -42,7 +40,9 @@ fn forked(time: u64, cpu: u32, parent: u32, child: u32) -> SchedEvent {
 
 fn plan(events: &[SchedEvent]) -> Plan {
     let mut planner = Planner::new(0, None);
-    planner.sched(events, &mut Cgroups::recorded());
+    for event in events {
+        planner.event(event);
+    }
     planner.finish()
 }
 

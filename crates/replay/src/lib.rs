@@ -1,12 +1,15 @@
-//! Replays the scheduling of a recording by mock threads.
+//! Runs the scheduling of a recording again by mock threads.
 //!
 //! [`Planner`] makes a [`Plan`] of the events of a recording: what each thread did, step by step. [`select`] takes the part that is to
-//! be replayed, and scales its times: the [`Script`]. [`Director`] runs it: a process for each process and a thread for each
-//! thread, which works, sleeps, wakes, forks and ends as the script says. Both are pure up to there.
+//! be replayed, and scales its times: the [`Script`]. Both are pure up to there. [`Director`] runs it: a process for each process and
+//! a thread for each thread, which works, sleeps, wakes, forks and ends as the script says. [`Guard`] removes what was made, whatever
+//! ends the replay.
+//!
+//! Not without unsafe code: a mock process may only make plain system calls after fork(2) (`mock`, `calls`, `director`, `guard`), and
+//! all of them share memory (`board`).
 
 mod board;
 mod calls;
-mod counter;
 mod difference;
 mod director;
 mod error;
@@ -20,14 +23,13 @@ mod report;
 mod script;
 mod worker;
 
-pub use board::{Board, Results};
-pub use counter::Counted;
+pub use board::Results;
 pub use difference::{difference, Difference};
-pub use director::{Director, Played};
+pub use director::{Count, Director, Played};
 pub use error::ReplayError;
 pub use groups::Groups;
 pub use guard::Guard;
-pub use layout::Layout;
+pub use layout::{GroupOf, Layout};
 pub use memory::{Buffer, Memory, MockMemory, Touches};
 pub use plan::{Plan, Planned, Planner, Recorded, Step, ThreadNumber, MAX_STEPS, MAX_THREADS};
 pub use report::{compare, outcome, Compared, Fidelity, Latency, Outcome, Pair, ThreadLine};

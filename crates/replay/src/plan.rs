@@ -4,10 +4,8 @@ use std::collections::BTreeMap;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::resolve::Cgroups;
-use crate::sample::sched::{SchedEvent, SchedWhat, TaskState, WakenBy};
-use crate::sample::{Comm, Sample};
-use crate::session::Sink;
+use scxprof_base::sample::sched::{SchedEvent, SchedWhat, TaskState, WakenBy};
+use scxprof_base::sample::Comm;
 use scxprof_sched::{Durations, Fact, Facts, Slot, Threads, Tracker, Why, MAX_CPUS};
 
 /// Threads of a plan, also those that have ended; events of later ones are counted.
@@ -82,7 +80,7 @@ pub struct Planned {
     pub comm: Comm,
     /// Id of its cgroup; 0 if unknown.
     pub cgroup: u64,
-    /// Its priority, as in [`SchedTask`](crate::sample::sched::SchedTask).
+    /// Its priority, as in [`SchedTask`](scxprof_base::sample::sched::SchedTask).
     pub prio: i32,
     /// The thread that made it, and when; `None` if it existed before.
     pub made: Option<(ThreadNumber, u64)>,
@@ -517,7 +515,15 @@ impl Planner {
         plan
     }
 
-    fn take(&mut self, event: &SchedEvent) {
+    /// After the last event: the names of processes, and `path_of`, which gives the path of a cgroup by its id.
+    pub fn names(&mut self, processes: &[(u32, Comm)], path_of: &mut dyn FnMut(u64) -> Option<Vec<u8>>) {
+        self.plan.processes.extend(processes.iter().copied());
+        let ids: FxHashSet<u64> = self.plan.threads.iter().map(|thread| thread.cgroup).filter(|&id| id != 0).collect();
+        self.plan.cgroups.extend(ids.into_iter().filter_map(|id| Some((id, path_of(id)?))));
+    }
+
+    /// Takes the next event, in order of time.
+    pub fn event(&mut self, event: &SchedEvent) {
         // The tracker follows no CPU beyond.
         if event.cpu >= MAX_CPUS {
             return;
@@ -547,28 +553,6 @@ impl Planner {
                 }
             }
             _ => {}
-        }
-    }
-}
-
-impl Sink for Planner {
-    fn sample(&mut self, _: &Sample, _: &mut Cgroups) {}
-
-    fn samples(&mut self, _: &[Sample], _: &mut Cgroups) {}
-
-    fn sched(&mut self, events: &[SchedEvent], _: &mut Cgroups) {
-        for event in events {
-            self.take(event);
-        }
-    }
-
-    fn processes(&mut self, names: &[(u32, Comm)], cgroups: &mut Cgroups) {
-        self.plan.processes.extend(names.iter().copied());
-        let ids: FxHashSet<u64> = self.plan.threads.iter().map(|thread| thread.cgroup).filter(|&id| id != 0).collect();
-        for id in ids {
-            if let Some(path) = cgroups.path(id) {
-                self.plan.cgroups.insert(id, path.to_vec());
-            }
         }
     }
 }

@@ -7,8 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::board::{Arena, Board, Results};
-use super::calls::{self, interrupted};
-use super::counter::{Counted, Counter};
+use super::calls::{self, interrupted, monotonic_ns};
 use super::error::ReplayError;
 use super::groups::Groups;
 use super::guard::Guard;
@@ -17,7 +16,6 @@ use super::memory::Memory;
 use super::mock::Stage;
 use super::script::{Mock, Op, Script};
 use super::worker;
-use crate::host::clock::monotonic_ns;
 
 /// A replay that should have ended this long ago, in ns, and goes on with nothing is stuck.
 const STUCK: u64 = 10_000_000_000;
@@ -43,9 +41,12 @@ pub struct Played {
     pub threads: Vec<Results>,
     /// It was stopped before its end.
     pub is_stopped: bool,
-    /// How often [`Director::counted`] happened in user code of the mock threads; `None` where this host cannot count it.
+    /// How often what [`Director::counted`] counts happened in the mock processes; `None` where this host cannot count it.
     pub count: Option<u64>,
 }
+
+/// The count so far; `None` if there is none yet. Counting ends when this is dropped.
+pub type Count = Box<dyn Fn() -> Option<u64>>;
 
 /// Runs scripts.
 pub struct Director<'a> {
@@ -66,8 +67,9 @@ pub struct Director<'a> {
     pub groups: Option<&'a Groups>,
     /// What ends the mock processes if this process is killed; without, it starts one.
     pub guard: Option<&'a Guard>,
-    /// What is counted meanwhile.
-    pub counted: Option<Counted>,
+    /// What is counted meanwhile: it is called with the first mock process before that makes the others, and begins to count in all
+    /// of them. `None` if this host cannot count it.
+    pub counted: Option<&'a dyn Fn(u32) -> Option<Count>>,
 }
 
 impl std::fmt::Debug for Director<'_> {
@@ -157,7 +159,7 @@ struct Family<'a> {
     first: i32,
     guard: &'a Guard,
     /// A counter, and its count when the replay began.
-    counter: Option<Counter>,
+    counter: Option<Count>,
     before: Cell<Option<u64>>,
 }
 
@@ -166,7 +168,7 @@ impl<'a> Family<'a> {
         stage: &'a Stage<'a>,
         cpus: &[u32],
         guard: &'a Guard,
-        counted: Option<Counted>,
+        counted: Option<&dyn Fn(u32) -> Option<Count>>,
     ) -> Result<Self, ReplayError> {
         let own = std::process::id().cast_signed();
         // What the first mock process does not see the end of becomes a child of ours, and not of the container's first process.
@@ -184,7 +186,7 @@ impl<'a> Family<'a> {
             word.store(u64::from(first.cast_unsigned()), Ordering::Release);
         }
         // Before it makes others, which inherit it. Most virtual machines have no PMU: the replay goes on without.
-        let counter = counted.and_then(|counted| Counter::new(counted, first.cast_unsigned()).ok());
+        let counter = counted.and_then(|counted| counted(first.cast_unsigned()));
         let family = Self { stage, first, guard, counter, before: Cell::new(None) };
         let head = stage.board.head();
         head.alive.store(monotonic_ns(), Ordering::Relaxed);
@@ -196,7 +198,7 @@ impl<'a> Family<'a> {
     /// What was counted since the replay began.
     fn count(&self) -> Option<u64> {
         let (counter, before) = (self.counter.as_ref()?, self.before.get()?);
-        Some(counter.count()?.saturating_sub(before))
+        Some(counter()?.saturating_sub(before))
     }
 
     /// Begins the replay and waits for its end; returns both times, and whether it was stopped.
@@ -233,7 +235,7 @@ impl<'a> Family<'a> {
             when_ready()?;
         }
         // A counter that has not run yet is at 0.
-        self.before.set(self.counter.as_ref().map(|counter| counter.count().unwrap_or(0)));
+        self.before.set(self.counter.as_ref().map(|counter| counter().unwrap_or(0)));
         // Time to be woken for all of them.
         let begin = monotonic_ns() + 2_000_000 + 10_000 * initial as u64;
         head.begin.store(begin, Ordering::Release);

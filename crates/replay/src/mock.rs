@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::board::{Arena, Board, Slot};
 use super::calls::{
-    bind, enter, errno, exit_thread, set_name, sleep_until, this_cpu, thread_time, usage, wait, wait_for, wake,
+    bind, enter, errno, exit_thread, monotonic_ns, set_name, sleep_until, this_cpu, thread_time, usage, wait, wait_for,
+    wake,
 };
 use super::memory::MockMemory;
 use super::script::{Mock, MockProcess, Op, Script};
 use super::worker::Worker;
-use crate::host::clock::monotonic_ns;
 
 /// Bytes of a mock thread's stack.
 const STACK: usize = 64 << 10;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::plan::{Plan, Planned, Recorded, Step};
-use crate::sample::Comm;
+use scxprof_base::sample::Comm;
 
 /// One thing that a mock thread does. Times are ns from the beginning of the replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -70,6 +70,11 @@ fn clock(clock: libc::clockid_t) -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
+/// CLOCK_MONOTONIC in ns, the clock of all times of a replay.
+pub(super) fn monotonic_ns() -> u64 {
+    clock(libc::CLOCK_MONOTONIC)
+}
+
 /// ns of CPU time of the calling thread.
 pub(super) fn thread_time() -> u64 {
     clock(libc::CLOCK_THREAD_CPUTIME_ID)

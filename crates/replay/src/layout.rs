@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::script::Script;
-use crate::config::Placement;
-use crate::sample::places::CpuPlaces;
+use scxprof_base::sample::places::CpuPlaces;
 
 /// The CPUs that each mock thread may use.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -14,6 +13,9 @@ pub struct Layout {
     /// The set of each thread of the script; `None` for all CPUs.
     pub of_thread: Vec<Option<u32>>,
 }
+
+/// The cell and the subcell of a cgroup's path and a thread's name; `None` if nothing takes the thread.
+pub type GroupOf<'a> = &'a dyn Fn(&[u8], &[u8]) -> Option<(String, String)>;
 
 /// Part `index` of `count` of the CPUs: as many as the others have, neighbours, and at least one.
 fn part(cpus: &[u32], index: usize, count: usize) -> &[u32] {
@@ -32,8 +34,10 @@ impl Layout {
     /// Gives each cell, and in it each subcell, an equal part of the CPUs, as scx_mitosis does without rebalancing: CPUs of one
     /// last-level cache are neighbours. Where there are more groups than CPUs, several have the same. Threads that nothing takes
     /// have all CPUs.
+    ///
+    /// `group_of` gives the cell and the subcell (empty if the cell is not divided) of a cgroup's path and a thread's name.
     #[must_use]
-    pub fn new(script: &Script, placement: &Placement, cpus: &[u32], places: &CpuPlaces) -> Self {
+    pub fn new(script: &Script, group_of: GroupOf<'_>, cpus: &[u32], places: &CpuPlaces) -> Self {
         let mut cpus = cpus.to_vec();
         cpus.sort_unstable_by_key(|&cpu| places.get(cpu).map_or((0, 0, cpu), |place| (place.llc, place.core, cpu)));
         // Cell by cell, the subcells of each.
@@ -43,14 +47,7 @@ impl Layout {
             let process = script.processes.get(mock.process as usize);
             let path = process.and_then(|process| script.cgroups.get(process.cgroup? as usize));
             let path = path.map_or(&b""[..], Vec::as_slice);
-            let comm = mock.comm.as_bytes();
-            let group = || {
-                let (cell, subcell) = placement.place(path, comm)?;
-                // After what takes it, its name has the cgroup of the cell.
-                let (group, taker) = (placement.group(path, comm)?, placement.taker(path, comm)?);
-                Some((cell + group.strip_prefix(&taker)?, subcell.unwrap_or_default()))
-            };
-            let group = group();
+            let group = group_of(path, mock.comm.as_bytes());
             if let Some((cell, subcell)) = &group {
                 cells.entry(cell.clone()).or_default().insert(subcell.clone());
             }
@@ -76,9 +73,9 @@ impl Layout {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::replay::{Mock, MockProcess};
-    use crate::sample::places::CpuPlace;
-    use crate::sample::Comm;
+    use crate::{Mock, MockProcess};
+    use scxprof_base::sample::places::CpuPlace;
+    use scxprof_base::sample::Comm;
 
     fn script(threads: &[(&str, &str)]) -> Script {
         let mut script = Script::default();
@@ -92,10 +89,16 @@ mod tests {
         script
     }
 
-    const CELLS: &str = r#"[
-        {"name": "db", "matches": {"CgroupContains": "db.service"}, "subcells": [
-            {"name": "pool", "matches": [[{"CommPrefix": "pool-"}]]}, {"name": "rest", "matches": [[]]}]},
-        {"name": "rest", "matches": {}}]"#;
+    /// A cell of two subcells, and one of all else.
+    #[allow(clippy::unnecessary_wraps)]
+    fn group_of(path: &[u8], comm: &[u8]) -> Option<(String, String)> {
+        let (cell, subcell) = match (path, comm) {
+            (b"/db.service", comm) if comm.starts_with(b"pool-") => ("db", "pool"),
+            (b"/db.service", _) => ("db", "rest"),
+            _ => ("rest", ""),
+        };
+        Some((cell.to_owned(), subcell.to_owned()))
+    }
 
     #[test]
     fn each_group_has_neighbours() {
@@ -106,7 +109,7 @@ mod tests {
         for cpu in 0..8 {
             places.set(cpu, CpuPlace { core: cpu, llc: cpu % 2, node: 0 });
         }
-        let layout = Layout::new(&script, &Placement::parse(CELLS).unwrap(), &[0, 1, 2, 3, 4, 5, 6, 7], &places);
+        let layout = Layout::new(&script, &group_of, &[0, 1, 2, 3, 4, 5, 6, 7], &places);
         let of = |thread: usize| layout.of_thread[thread].map(|set| layout.sets[set as usize].1.clone());
         assert_eq!((of(0), of(2)), (Some(vec![0, 2]), Some(vec![0, 2])));
         assert_eq!((of(1), of(3)), (Some(vec![4, 6]), Some(vec![1, 3, 5, 7])));
@@ -116,7 +119,7 @@ mod tests {
     #[test]
     fn more_groups_than_cpus_share_them() {
         let script = script(&[("/db.service", "pool-1"), ("/db.service", "log"), ("/x", "web")]);
-        let layout = Layout::new(&script, &Placement::parse(CELLS).unwrap(), &[5], &CpuPlaces::default());
+        let layout = Layout::new(&script, &group_of, &[5], &CpuPlaces::default());
         assert!(layout.sets.iter().all(|(_, cpus)| cpus == &[5]), "{layout:?}");
     }
 }

@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 use rustc_hash::FxHashMap;
 
 use super::script::Script;
-use crate::resolve::Cgroups;
-use crate::sample::{Access, MemoryId, Sample};
-use crate::session::Sink;
+use scxprof_base::sample::{Access, MemoryId, Sample};
 
 /// Bytes of what counts as one place, whatever the pages of the recorded host are.
 const PAGE: u64 = 4096;
@@ -62,7 +60,8 @@ fn hash(page: (u64, u64)) -> u64 {
 }
 
 impl Touches {
-    fn add(&mut self, sample: &Sample) {
+    /// Counts the access of a sample.
+    pub fn access(&mut self, sample: &Sample) {
         let Some(memory) = &sample.memory else { return };
         if self.threads.len() >= MAX_THREADS && !self.threads.contains_key(&sample.raw.tid) {
             return;
@@ -83,12 +82,6 @@ impl Touches {
             self.left_out += 1;
             self.pages.retain(|&page, _| hash(page).trailing_zeros() >= self.left_out);
         }
-    }
-}
-
-impl Sink for Touches {
-    fn sample(&mut self, sample: &Sample, _: &mut Cgroups) {
-        self.add(sample);
     }
 }
 
@@ -277,7 +270,7 @@ impl Touches {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::replay::Mock;
+    use crate::Mock;
 
     fn sample(tid: u32, page: u64, access: Access) -> Sample {
         let mut sample = Sample::default();
@@ -301,15 +294,15 @@ mod tests {
         let mut touches = Touches::default();
         for round in 0..10 {
             for page in 0..8 {
-                touches.add(&sample(1, page, Access::Store));
-                touches.add(&sample(2, page, Access::Load));
+                touches.access(&sample(1, page, Access::Store));
+                touches.access(&sample(2, page, Access::Load));
             }
             for page in 0..4 {
-                touches.add(&sample(1, 100 + page, Access::Load));
-                touches.add(&sample(2, 200 + page, Access::Load));
+                touches.access(&sample(1, 100 + page, Access::Load));
+                touches.access(&sample(2, 200 + page, Access::Load));
             }
             if round % 2 == 0 {
-                (0..12).for_each(|page| touches.add(&sample(3, 300 + page, Access::Store)));
+                (0..12).for_each(|page| touches.access(&sample(3, 300 + page, Access::Store)));
             }
         }
         touches

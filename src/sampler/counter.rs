@@ -1,15 +1,15 @@
-//! Counts an event of the CPUs, such as cache misses, in all mock processes.
+//! Counts an event, such as cache misses, in a process and all that it makes.
 
 use std::mem::size_of;
 
 use perf_event_open_sys::bindings as sys;
 
-use crate::sampler::open::{Event, EventError, EventScope};
+use super::open::{Event, EventError, EventScope};
 use scxprof_perf::record::ReadValue;
 
 /// What is counted: a type and number of perf_event_open(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Counted {
+pub struct Counter {
     /// Its name in perf.
     pub name: &'static str,
     /// `attr.type`.
@@ -18,43 +18,34 @@ pub struct Counted {
     pub config: u64,
 }
 
-impl Counted {
+impl Counter {
     /// Cache misses as the CPU counts them, mostly those of the last level.
     pub const CACHE_MISSES: Self =
         Self { name: "cache-misses", kind: sys::PERF_TYPE_HARDWARE, config: sys::PERF_COUNT_HW_CACHE_MISSES as u64 };
     /// Page faults, which the kernel counts on every host.
     pub const PAGE_FAULTS: Self =
         Self { name: "page-faults", kind: sys::PERF_TYPE_SOFTWARE, config: sys::PERF_COUNT_SW_PAGE_FAULTS as u64 };
-}
 
-/// A counter of a process and of all that it makes.
-#[derive(Debug)]
-pub(super) struct Counter(Event);
-
-impl Counter {
-    /// In user code only: mock threads work there, and it takes no privilege.
+    /// Counts in user code of the process and of what it makes from now on, which takes no privilege. Returns what gives the count
+    /// so far: `None` as long as the PMU had no counter for it.
     ///
     /// # Errors
     /// This host cannot count it: mostly, it has no PMU.
-    pub fn new(counted: Counted, pid: u32) -> Result<Self, EventError> {
+    pub fn start(self, pid: u32) -> Result<impl Fn() -> Option<u64>, EventError> {
         /// Any CPU, as perf_event_open(2) has it.
         const ANY: u32 = u32::MAX;
         let mut attr = sys::perf_event_attr {
-            type_: counted.kind,
+            type_: self.kind,
             size: size_of::<sys::perf_event_attr>() as u32,
-            config: counted.config,
+            config: self.config,
             read_format: u64::from(sys::PERF_FORMAT_TOTAL_TIME_ENABLED | sys::PERF_FORMAT_TOTAL_TIME_RUNNING),
             ..sys::perf_event_attr::default()
         };
         attr.set_inherit(1);
         attr.set_exclude_kernel(1);
         attr.set_exclude_hv(1);
-        Event::open(counted.name, &attr, EventScope::Task(pid), ANY).map(Self)
-    }
-
-    /// The count so far; `None` if the PMU had no counter for it.
-    pub fn count(&self) -> Option<u64> {
-        self.0.read().ok().and_then(scaled)
+        let event = Event::open(self.name, &attr, EventScope::Task(pid), ANY)?;
+        Ok(move || event.read().ok().and_then(scaled))
     }
 }
 

@@ -10,8 +10,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::board::Arena;
 use super::error::ReplayError;
-use crate::host::hierarchy::Mount;
-use crate::host::{Error, Roots};
 
 /// Cgroups of a replay: first planned, so that a guard knows them, then made.
 #[derive(Debug)]
@@ -52,14 +50,6 @@ fn c_string(path: &Path) -> io::Result<CString> {
 }
 
 impl Groups {
-    /// Where cgroups are on this host.
-    ///
-    /// # Errors
-    /// There are none.
-    pub fn mount(roots: &Roots) -> Result<PathBuf, Error> {
-        Mount::find(roots).map(|mount| mount.point)
-    }
-
     /// Plans the cgroups with these paths below `root` in the hierarchy that is mounted at `mount`; nothing is made yet.
     ///
     /// # Errors
