@@ -80,10 +80,13 @@ impl Origin for Made {
     }
 }
 
+/// Time, record, name and path of the cgroup of a sample.
+type Named = (u64, u64, Option<Comm>, Option<Vec<u8>>);
+
 /// What came, in its order.
 #[derive(Debug, Default, PartialEq)]
 struct Seen {
-    samples: Vec<(u64, u64, Option<Comm>, Option<Vec<u8>>)>,
+    samples: Vec<Named>,
     /// Each with the number of samples before it.
     sched: Vec<(usize, u64)>,
     last: Vec<(ThreadIndex, Comm)>,

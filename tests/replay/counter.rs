@@ -2,7 +2,7 @@
 
 use scxprof::sample::Comm;
 use scxprof::testing::sampler::counter::Counter;
-use scxprof_replay::{outcome, Buffer, Count, Director, Memory, Mock, MockMemory, MockProcess, Op, Played, Script};
+use scxprof_replay::{totals, Buffer, Count, Director, Memory, Mock, MockMemory, MockProcess, Op, Played, Script};
 use serde_json::Value;
 
 use super::{json, recording};
@@ -77,7 +77,7 @@ fn a_host_that_cannot_count_replays() {
     for counted in [None, Some(none)] {
         let played = play(0, counted);
         assert_eq!((played.count, played.threads.len()), (None, 2));
-        assert!(outcome(&played).cache_misses.is_none() && played.threads.iter().all(|thread| thread.run > 10_000_000));
+        assert!(totals(&played).cache_misses.is_none() && played.threads.iter().all(|thread| thread.run > 10_000_000));
     }
     // Whether this host counts them or not, the field is there.
     let dir = tempfile::tempdir().unwrap();

@@ -32,7 +32,7 @@ pub use guard::Guard;
 pub use layout::{GroupOf, Layout};
 pub use memory::{Buffer, Memory, MockMemory, Touches};
 pub use plan::{Plan, Planned, Planner, Recorded, Step, ThreadNumber, MAX_STEPS, MAX_THREADS};
-pub use report::{compare, outcome, Compared, Fidelity, Latency, Outcome, Pair, ThreadLine};
+pub use report::{compare, totals, Compared, Fidelity, Latency, Pair, ReplayTotals, ThreadLine};
 pub use script::{select, Candidate, LeftOut, Mock, MockProcess, Op, Script, Selection};
 
 #[cfg(test)]

@@ -88,7 +88,7 @@ pub struct Planned {
     pub steps: Vec<Step>,
     /// What is compared with the replay.
     pub recorded: Recorded,
-    state: State,
+    state: RecordedState,
     /// ns that it was charged with since its last switch.
     charged: u64,
     /// A wakeup while it ran: it was about to sleep, or does not.
@@ -105,7 +105,7 @@ struct Early {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-enum State {
+enum RecordedState {
     /// Before its first event: it was asleep, unless it was running.
     #[default]
     Begin,
@@ -200,7 +200,9 @@ impl Plan {
     /// Adds what a running thread did until now; false if it does not run.
     fn cut(&mut self, number: ThreadNumber) -> bool {
         let now = self.now;
-        let Some(Planned { state: State::Running { until, .. }, .. }) = self.get_mut(number) else { return false };
+        let Some(Planned { state: RecordedState::Running { until, .. }, .. }) = self.get_mut(number) else {
+            return false;
+        };
         let ns = now.saturating_sub(std::mem::replace(until, now));
         self.run(number, ns);
         true
@@ -213,20 +215,20 @@ impl Plan {
         let (state, charged) = (thread.state, thread.charged);
         let began = now.saturating_sub(charged);
         match state {
-            State::Running { .. } => {
+            RecordedState::Running { .. } => {
                 // It does something, so that it does not fall asleep.
                 if let Some(thread) = self.get_mut(number) {
                     thread.early = None;
                 }
                 return self.cut(number);
             }
-            State::Ended => return false,
-            State::Asleep { since, .. } => self.ends_asleep(number, began.max(since)),
-            State::Begin | State::New | State::Waiting => {}
+            RecordedState::Ended => return false,
+            RecordedState::Asleep { since, .. } => self.ends_asleep(number, began.max(since)),
+            RecordedState::Begin | RecordedState::New | RecordedState::Waiting => {}
         }
-        let since = if matches!(state, State::Begin) && !self.has_charges { first } else { began };
+        let since = if matches!(state, RecordedState::Begin) && !self.has_charges { first } else { began };
         if let Some(thread) = self.get_mut(number) {
-            thread.state = State::Running { since, until: since };
+            thread.state = RecordedState::Running { since, until: since };
         }
         self.cut(number)
     }
@@ -239,7 +241,7 @@ impl Plan {
         let Some(thread) = self.get_mut(number) else { return };
         let charged = std::mem::take(&mut thread.charged);
         match thread.state {
-            State::Running { since, .. } if is_running && charged > 0 => {
+            RecordedState::Running { since, .. } if is_running && charged > 0 => {
                 let seen = now.saturating_sub(since);
                 if charged >= seen {
                     self.run(number, charged - seen);
@@ -250,13 +252,13 @@ impl Plan {
                     thread.recorded.run = thread.recorded.run.saturating_sub(less);
                 }
             }
-            State::Running { .. } => {}
+            RecordedState::Running { .. } => {}
             // Its CPU was its own before the first event.
-            State::Begin if !has_charges => self.run(number, now.saturating_sub(first)),
-            State::Begin => self.run(number, charged),
+            RecordedState::Begin if !has_charges => self.run(number, now.saturating_sub(first)),
+            RecordedState::Begin => self.run(number, charged),
             // The switch to it was lost, and its wakeup too if it slept.
             state => {
-                if let State::Asleep { .. } = state {
+                if let RecordedState::Asleep { .. } = state {
                     self.ends_asleep(number, now.saturating_sub(charged));
                 }
                 self.run(number, charged);
@@ -267,7 +269,7 @@ impl Plan {
     /// A sleep ended without a wakeup: it was woken as it fell asleep, or the wakeup was lost and it ended at about `until`.
     fn ends_asleep(&mut self, number: ThreadNumber, until: u64) {
         let Some(thread) = self.get_mut(number) else { return };
-        let State::Asleep { since, is_blocked } = thread.state else { return };
+        let RecordedState::Asleep { since, is_blocked } = thread.state else { return };
         let early = thread.early.take().filter(|early| early.at.saturating_add(EARLY) >= since);
         let Some(Early { at, by, in_softirq }) = early else {
             self.unknown_ends += 1;
@@ -316,13 +318,13 @@ impl Plan {
             thread.state = match state {
                 TaskState::Runnable | TaskState::Preempted => {
                     thread.recorded.preemptions += 1;
-                    State::Waiting
+                    RecordedState::Waiting
                 }
                 TaskState::Sleeping | TaskState::Blocked => {
                     thread.recorded.sleeps += 1;
-                    State::Asleep { since: now, is_blocked: state == TaskState::Blocked }
+                    RecordedState::Asleep { since: now, is_blocked: state == TaskState::Blocked }
                 }
-                TaskState::Dead => State::Ended,
+                TaskState::Dead => RecordedState::Ended,
             };
             if state == TaskState::Dead {
                 self.push(number, Step::Exit);
@@ -333,13 +335,13 @@ impl Plan {
         let first = self.span.map_or(now, |(first, _)| first);
         let before = self.get_mut(number).map(|thread| thread.state);
         match before {
-            Some(State::Asleep { .. }) => self.ends_asleep(number, now),
-            Some(State::Begin) => self.sleeps(number, first, now, None),
+            Some(RecordedState::Asleep { .. }) => self.ends_asleep(number, now),
+            Some(RecordedState::Begin) => self.sleeps(number, first, now, None),
             _ => {}
         }
         let named = threads.get(slot).map(|thread| thread.comm);
         let Some(thread) = self.get_mut(number) else { return };
-        (thread.state, thread.charged, thread.early) = (State::Running { since: now, until: now }, 0, None);
+        (thread.state, thread.charged, thread.early) = (RecordedState::Running { since: now, until: now }, 0, None);
         if let Some(comm) = named {
             self.named(number, comm);
         }
@@ -366,9 +368,9 @@ impl Plan {
         let Some(number) = self.number(threads, slot) else { return };
         let Some(thread) = self.get_mut(number) else { return };
         let (since, is_blocked) = match thread.state {
-            State::Asleep { since, is_blocked } => (since, is_blocked),
-            State::Begin => (first, false),
-            State::Running { .. } => {
+            RecordedState::Asleep { since, is_blocked } => (since, is_blocked),
+            RecordedState::Begin => (first, false),
+            RecordedState::Running { .. } => {
                 let waker = waker.filter(|&waker| waker != number && self.cut_running(waker));
                 let by = waker.and_then(|waker| Some((waker, self.mark(waker)?)));
                 if let Some(thread) = self.get_mut(number) {
@@ -379,7 +381,7 @@ impl Plan {
             // It is new and begins by itself, or was woken before.
             _ => return,
         };
-        (thread.state, thread.early) = (State::Waiting, None);
+        (thread.state, thread.early) = (RecordedState::Waiting, None);
         // I/O that has come to its end interrupts any thread. A message over loopback is delivered in a softirq too, by its sender;
         // who waits for one sleeps otherwise.
         let waker = waker.filter(|&waker| waker != number && !(in_softirq && is_blocked) && self.cut_running(waker));
@@ -398,16 +400,16 @@ impl Plan {
         let parent = parent.and_then(|slot| self.number(threads, slot));
         let Some(child) = threads.find(child).and_then(|slot| self.number(threads, slot)) else { return };
         let Some(thread) = self.get_mut(child) else { return };
-        if !matches!(thread.state, State::Begin) {
+        if !matches!(thread.state, RecordedState::Begin) {
             return;
         }
         let Some(parent) = parent.filter(|&parent| parent != child) else { return };
-        thread.state = State::New;
+        thread.state = RecordedState::New;
         thread.made = Some((parent, now));
         if self.cut_running(parent) {
             self.push(parent, Step::Fork(child));
         } else if let Some(thread) = self.get_mut(child) {
-            (thread.state, thread.made) = (State::Begin, None);
+            (thread.state, thread.made) = (RecordedState::Begin, None);
         }
     }
 
@@ -416,16 +418,16 @@ impl Plan {
         let (now, is_loss) = (self.now, self.is_loss);
         let Some(thread) = self.get_mut(number) else { return };
         match thread.state {
-            State::Running { until, .. } => {
+            RecordedState::Running { until, .. } => {
                 let charged = std::mem::take(&mut thread.charged);
                 let since = until.saturating_add(charged).min(now);
-                thread.state = State::Asleep { since, is_blocked: false };
+                thread.state = RecordedState::Asleep { since, is_blocked: false };
                 thread.recorded.sleeps += 1;
                 self.run(number, charged);
             }
             // It may have run since.
-            State::Waiting if is_loss => {
-                thread.state = State::Asleep { since: now, is_blocked: false };
+            RecordedState::Waiting if is_loss => {
+                thread.state = RecordedState::Asleep { since: now, is_blocked: false };
                 thread.recorded.sleeps += 1;
             }
             _ => {}
@@ -470,8 +472,8 @@ impl Facts for Plan {
             Fact::Ended { thread } => {
                 let Some(number) = self.by_slot.remove(&thread) else { return };
                 let Some(thread) = self.get_mut(number) else { return };
-                if !matches!(thread.state, State::Ended) {
-                    thread.state = State::Ended;
+                if !matches!(thread.state, RecordedState::Ended) {
+                    thread.state = RecordedState::Ended;
                     self.push(number, Step::Exit);
                 }
             }
@@ -505,9 +507,9 @@ impl Planner {
         plan.now = plan.span.map_or(0, |(_, last)| last);
         for number in 0..plan.threads.len() as ThreadNumber {
             match plan.get_mut(number).map(|thread| (thread.state, &mut thread.recorded.sleeps)) {
-                Some((State::Running { .. }, _)) => plan.leaves(number),
+                Some((RecordedState::Running { .. }, _)) => plan.leaves(number),
                 // That sleep lasts longer than the recording.
-                Some((State::Asleep { .. }, sleeps)) => *sleeps = sleeps.saturating_sub(1),
+                Some((RecordedState::Asleep { .. }, sleeps)) => *sleeps = sleeps.saturating_sub(1),
                 _ => {}
             }
         }

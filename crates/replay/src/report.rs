@@ -85,7 +85,7 @@ impl From<&Durations> for Latency {
 
 /// The numbers of a replay as a whole.
 #[derive(Debug, Clone, Serialize)]
-pub struct Outcome {
+pub struct ReplayTotals {
     /// When it began, CLOCK_MONOTONIC of this host, ns.
     pub begin_ns: u64,
     /// From there until all threads had done what they should, ns.
@@ -131,10 +131,10 @@ fn durations<'a>(of: impl Iterator<Item = &'a [(u64, u64)]>) -> Durations {
 
 /// The numbers of a replay as a whole.
 #[must_use]
-pub fn outcome(played: &Played) -> Outcome {
+pub fn totals(played: &Played) -> ReplayTotals {
     let duration_ns = played.end.saturating_sub(played.begin);
     let work: u64 = played.threads.iter().map(|thread| thread.work).sum();
-    Outcome {
+    ReplayTotals {
         begin_ns: played.begin,
         duration_ns,
         cpu_ns: played.threads.iter().map(|thread| thread.run).sum(),

@@ -12,7 +12,7 @@ use crate::cli::input;
 use crate::config::Placement;
 use crate::sample::places::CpuPlaces;
 use scxprof_base::columns::aligned;
-use scxprof_replay::{difference, Difference, Layout, Outcome, ReplayError, Script};
+use scxprof_replay::{difference, Difference, Layout, ReplayError, ReplayTotals, Script};
 
 /// In place of a configuration: no configuration.
 const NONE: &str = "none";
@@ -130,7 +130,7 @@ struct Measure {
     /// By what it is divided where it is printed.
     unit: f64,
     label: &'static str,
-    of: fn(&Outcome) -> Option<f64>,
+    of: fn(&ReplayTotals) -> Option<f64>,
 }
 
 const MEASURES: [Measure; 8] = [
@@ -185,11 +185,11 @@ impl Compared {
         [a, b]: [&Configuration; 2],
         by: By,
         script: &Script,
-        rounds: &[(Outcome, Outcome)],
+        rounds: &[(ReplayTotals, ReplayTotals)],
         layouts: [Option<&Layout>; 2],
         notes: &[String],
     ) -> Self {
-        let of = |pick: fn(&Outcome) -> Option<f64>| -> Vec<(f64, f64)> {
+        let of = |pick: fn(&ReplayTotals) -> Option<f64>| -> Vec<(f64, f64)> {
             rounds.iter().filter_map(|(a, b)| pick(a).zip(pick(b))).collect()
         };
         // What this host cannot measure is left out.

@@ -26,8 +26,8 @@ use crate::host::{topology, Roots};
 use crate::sampler::counter::Counter;
 use scxprof_base::columns::aligned;
 use scxprof_replay::{
-    compare as beside, outcome, select, Compared as Beside, Count, Director, Groups, Guard, Layout, LeftOut, Memory,
-    Outcome, Pair, Planner, Played, ReplayError, Script, Selection, Touches,
+    compare as beside, select, totals, Compared as Beside, Count, Director, Groups, Guard, Layout, LeftOut, Memory,
+    Pair, Planner, Played, ReplayError, ReplayTotals, Script, Selection, Touches,
 };
 
 const EXAMPLES: &str = "\
@@ -122,7 +122,7 @@ struct Document<'a> {
     memory: Option<MemoryLine>,
     cpus: &'a [u32],
     left_out: LeftOut,
-    loops: &'a [Outcome],
+    loops: &'a [ReplayTotals],
     #[serde(flatten)]
     compared: &'a Beside,
     notes: &'a [String],
@@ -180,7 +180,7 @@ pub(super) fn run(args: &ReplayArgs, stdout: Stdout) -> Result<(), Failure> {
             notes.push(format!("{} processes could not go into their cgroup", played.astray));
             say!("note: {} processes could not go into their cgroup", played.astray);
         }
-        loops.push(outcome(&played));
+        loops.push(totals(&played));
         if compared.is_none() {
             compared = Some(beside(&script, &played));
         }
@@ -293,7 +293,7 @@ impl Replayed<'_> {
                 let scheduled_by = (by == compare::By::Scheduler).then_some(configuration);
                 let what = format!("round {} of {count}: {}", round + 1, configuration.path.display());
                 let under = Under { layout: layout.as_ref(), rates: &rates, scheduled_by };
-                Ok::<Outcome, Failure>(outcome(&self.play(under, false, what)?))
+                Ok::<ReplayTotals, Failure>(totals(&self.play(under, false, what)?))
             };
             // Whichever is first may find another host.
             let (first, second) = (one(round as usize % 2)?, one(1 - round as usize % 2)?);
@@ -495,7 +495,7 @@ fn percent(pair: &Pair) -> String {
     pair.difference().map_or("-".to_owned(), |difference| format!("{:+.1}", 100.0 * difference))
 }
 
-fn table(args: &ReplayArgs, script: &Script, loops: &[Outcome], compared: &Beside) -> String {
+fn table(args: &ReplayArgs, script: &Script, loops: &[ReplayTotals], compared: &Beside) -> String {
     let ms = |ns: u64| format!("{:.3}", ns as f64 / 1e6);
     let count = |value: Option<u64>| value.map_or("-".to_owned(), |value| value.to_string());
     let head = [
@@ -532,22 +532,22 @@ fn table(args: &ReplayArgs, script: &Script, loops: &[Outcome], compared: &Besid
     let head =
         ["LOOP", "TIME(s)", "WORK/s(M)", "WAKEUP P50(us)", "P99", "TIMER P50(us)", "P99", "MIGRATIONS", "MISSES(M)"];
     let mut rows = vec![head.map(str::to_owned)];
-    rows.extend(loops.iter().enumerate().map(|(number, outcome)| {
-        let (wakeup, timer) = (&outcome.wakeup_latency, &outcome.timer_latency);
+    rows.extend(loops.iter().enumerate().map(|(number, totals)| {
+        let (wakeup, timer) = (&totals.wakeup_latency, &totals.timer_latency);
         [
             (number + 1).to_string(),
-            format!("{:.3}", outcome.duration_ns as f64 / 1e9),
-            format!("{:.3}", outcome.work_per_s / 1e6),
+            format!("{:.3}", totals.duration_ns as f64 / 1e9),
+            format!("{:.3}", totals.work_per_s / 1e6),
             us(wakeup.p50_ns),
             us(wakeup.p99_ns),
             us(timer.p50_ns),
             us(timer.p99_ns),
-            outcome.migrations.to_string(),
-            outcome.cache_misses.map_or("-".to_owned(), |misses| format!("{:.3}", misses as f64 / 1e6)),
+            totals.migrations.to_string(),
+            totals.cache_misses.map_or("-".to_owned(), |misses| format!("{:.3}", misses as f64 / 1e6)),
         ]
     }));
     text += &aligned(&rows);
-    if loops.iter().any(|outcome| outcome.is_stopped) {
+    if loops.iter().any(|totals| totals.is_stopped) {
         text += "stopped before its end\n";
     }
     text
