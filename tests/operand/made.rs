@@ -9,13 +9,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use iced_x86::{Decoder, DecoderOptions};
-use scxprof::testing::recover::{CodeSource, CodeWindow, Recovery, Snapshot, StackRange, MAX_STEPS};
 use scxprof::testing::resolve::code::{At, CodeCache, Limits, Mapping, Window};
+use scxprof_recover::{CodeSource, CodeWindow, Recovery, Snapshot, StackRange, MAX_STEPS};
 
 use super::assembly::{program, Program};
 use super::process::{mappings, Code};
 use super::step::{self, Stop};
-use super::{is_true, AHEAD};
+use super::truth::{is_true, AHEAD};
 
 /// Instructions of one program.
 const STEPS: usize = 6000;

@@ -14,7 +14,7 @@ fn run(args: &[&str]) -> std::process::Output {
 #[test]
 fn the_stacks_of_a_trace_are_those_of_wprof() {
     let dir = tempfile::tempdir().unwrap();
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/trace");
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/trace/tests/fixtures");
     let trace = fixtures.join("wprof.pb.gz");
     let folded = dir.path().join("folded");
     // A line for each kind and stack: `timer COUNT FRAMES`.

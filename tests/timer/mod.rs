@@ -3,7 +3,7 @@
 mod identity;
 mod memory;
 mod modes;
-#[path = "../operand/programs.rs"]
+#[path = "../../crates/recover/tests/operand/programs.rs"]
 mod programs;
 mod race;
 mod redzone;
@@ -15,6 +15,9 @@ mod truth;
 use scxprof::sample::Source;
 use scxprof::session::{HostOptions, Outcome, RecoveryStats};
 use scxprof::testing::sampler::Target;
+
+/// Programs that say of themselves which threads access what.
+const PROGRAMS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs");
 
 /// The timer source at `freq`, or on the tick.
 fn timer(target: Target, freq: Option<u32>) -> HostOptions {

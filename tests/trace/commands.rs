@@ -7,7 +7,6 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 use super::encode::*;
-use super::others::wprof_tables;
 use super::*;
 
 pub fn scxprof(args: &[&str]) -> Output {

@@ -115,27 +115,6 @@ fn packets_of_other_machines_are_not_mixed_with_those_of_the_recorder() {
     assert_eq!((total(&alone, "t5", "run"), total(&alone, "t6", "run"), said.as_str()), (30, 10, ""));
 }
 
-#[test]
-fn ids_of_tracks_sequences_and_clocks_are_not_cut() {
-    const BEYOND: u64 = (1 << 32) + 5;
-    let good = bundle(0, false, &[switch(10, 5, 1, 6)]);
-    let slice = |packet: Message| packet.int(8, 20).message(11, &slice(3, 1, "x", "y"));
-    for (what, bad, events) in [
-        ("thread", thread_track(1, 5, BEYOND, "wrong"), 0),
-        ("process", thread_track(1, BEYOND, 5, "wrong"), 0),
-        ("sequence", slice(Message::new().int(10, BEYOND)), 0),
-        ("clock", slice(packet(7).int(58, BEYOND)), 0),
-        ("none", slice(packet(7)), 1),
-    ] {
-        let read = read(file(&[thread_track(2, 4, 5, "right"), bad, good.clone()]));
-        assert_eq!(read.others.len(), events, "{what}");
-        let thread = read.trace.threads().get(5).unwrap();
-        assert_eq!((thread.pid, thread.comm.to_string().as_str()), (4, "t5"), "{what}");
-        let is_said = read.info.damage.iter().any(|text| text.starts_with("1 packets or descriptions name"));
-        assert_eq!(is_said, what != "none", "{what}: {:?}", read.info.damage);
-    }
-}
-
 /// The rows of a table: these columns of thread 5.
 #[cfg(feature = "parquet")]
 fn table<const N: usize>(tables: &Path, name: &str, columns: [&str; N]) -> Vec<[i64; N]> {

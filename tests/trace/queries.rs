@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::{json, Value};
 
-use super::golden::Oracle;
+use super::oracle::{Oracle, Sums};
 use super::*;
 
 fn scxprof(args: &[&str]) -> Output {
@@ -77,6 +77,16 @@ fn lines(rows: &[Vec<String>]) -> String {
     text
 }
 
+/// A trace, or samples, which the crate of traces does not know.
+fn input(fixture: &str) -> PathBuf {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/queries").join(fixture);
+    if own.exists() {
+        own
+    } else {
+        path(fixture)
+    }
+}
+
 /// The tables of each fixture.
 struct Exported {
     dir: tempfile::TempDir,
@@ -90,7 +100,7 @@ impl Exported {
         fixtures.dedup();
         let exported = Self { dir: tempfile::tempdir().unwrap(), fixtures };
         for fixture in &exported.fixtures {
-            let (from, to) = (path(fixture), exported.path(fixture));
+            let (from, to) = (input(fixture), exported.path(fixture));
             let output = scxprof(&["export", "-f", from.to_str().unwrap(), "--parquet", to.to_str().unwrap()]);
             assert!(output.status.success(), "{fixture}: {}", String::from_utf8_lossy(&output.stderr));
         }
@@ -199,14 +209,14 @@ fn the_line_that_is_printed_runs_the_query_in_a_shell() {
 }
 
 /// Sums of a query with three columns: an id, ns, and how often.
-fn sums(rows: &[Vec<String>]) -> super::golden::Sums {
+fn sums(rows: &[Vec<String>]) -> Sums {
     let number = |row: &[String], at: usize| row[at].parse::<u64>().unwrap();
     rows.iter().skip(1).map(|row| (number(row, 0) as u32, (number(row, 1), number(row, 2)))).collect()
 }
 
 #[test]
 fn sums_are_those_of_other_programs() {
-    // What is computed of the fixtures by trace_processor, and by wprof itself (tests/fixtures/trace/README.md).
+    // What is computed of the fixtures by trace_processor, and by wprof itself (crates/trace/tests/fixtures/README.md).
     let exported = Exported::new(["wprof.pb.gz", "ftrace-all.pftrace", "minimal.pftrace"].map(ToOwned::to_owned));
     let run = "SELECT tid, SUM(dur), COUNT(dur) FROM sched WHERE dur IS NOT NULL GROUP BY tid";
     let wait = "SELECT tid, SUM(dur), COUNT(dur) FROM thread_state WHERE state IN ('runnable', 'preempted')

@@ -2,17 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use scxprof::trace::{StackFrame, TraceEvent, TraceWhat};
+use scxprof_trace::{StackFrame, TraceEvent, TraceWhat};
 
 use super::encode::*;
-use super::*;
+use super::files::*;
 
 fn function(read: &Whole, frame: &StackFrame) -> String {
     String::from_utf8_lossy(read.trace.names().text(frame.function)).into_owned()
 }
 
 /// The stacks of these events, as `outermost;...;innermost`.
-fn folded(read: &Whole, stack: scxprof::trace::StackId) -> String {
+fn folded(read: &Whole, stack: scxprof_trace::StackId) -> String {
     let frames = read.trace.stack(stack);
     let functions: Vec<String> = frames.iter().map(|frame| function(read, frame)).collect();
     functions.join(";")

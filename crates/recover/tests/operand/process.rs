@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 
-use scxprof::testing::recover::{CodeSource, CodeWindow};
+use scxprof_recover::{CodeSource, CodeWindow};
 
 struct Text {
     path: String,

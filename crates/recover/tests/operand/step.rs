@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
 use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, OpAccess, Register};
-use scxprof::testing::recover::{CodeSource, UserRegs};
+use scxprof_recover::{CodeSource, UserRegs};
 
 /// One stop before an instruction.
 pub struct Stop {

@@ -1,11 +1,13 @@
 //! What the fixtures do not have: losses, other recorders, older ones.
 
-use scxprof::sample::sched::{SchedTask, SchedWhat, TaskState, WakenBy};
-use scxprof::sample::Comm;
-use scxprof::trace::{Edge, Source, TraceEvent, TraceWhat};
+use scxprof_base::sample::sched::{SchedEvent, SchedTask, SchedWhat, TaskState, WakenBy};
+use scxprof_base::sample::Comm;
+use scxprof_trace::{Edge, Source, TraceEvent, TraceWhat};
 
-use super::encode::{at, bundle, event, file, int_arg, packet, slice, switch, text_arg, thread_track, waking, Message};
-use super::*;
+use super::encode::{
+    at, bundle, event, file, int_arg, packet, slice, switch, text_arg, thread_track, waking, wprof_tables, Message,
+};
+use super::files::*;
 
 const UNKNOWN: u32 = SchedEvent::UNKNOWN;
 
@@ -61,7 +63,7 @@ fn compact_events_get_their_previous_thread_and_their_waker_over_bundles() {
     assert_eq!(read.info.lost.bundles, 1);
     // Arrays of different lengths are left out and counted.
     let uneven = compact(0, false, &[500, 10, 10], &[9, 0], &[]);
-    let read = super::read(file(&[compact(0, false, &[100], &[8], &[]), uneven]));
+    let read = super::files::read(file(&[compact(0, false, &[100], &[8], &[]), uneven]));
     assert_eq!((read.sched.len(), read.info.lost.uneven), (1, 1));
 }
 
@@ -154,13 +156,6 @@ fn events_have_their_types() {
     for unknown in ["ftrace field 9999", "sched_ext_event", "sched_ext:sched_ext_dump"] {
         assert!(read.info.unknown.iter().any(|count| count.name == unknown && count.count == 1), "{unknown}");
     }
-}
-
-/// Categories that make a trace one of wprof, in a table.
-pub(super) fn wprof_tables() -> Message {
-    let entry = |iid, name: &str| Message::new().int(1, iid).text(2, name);
-    let interned = Message::new().message(1, &entry(1, "ONCPU")).message(1, &entry(2, "WAKER"));
-    packet(7).message(12, &interned).int(13, 1)
 }
 
 #[test]
@@ -370,7 +365,7 @@ fn compressed_and_concatenated_files_have_the_same_events() {
     let mut packets = Vec::new();
     let mut rest = plain.as_slice();
     while !rest.is_empty() {
-        let (len, after) = scxprof::trace::wire::varint(&rest[1..]).unwrap();
+        let (len, after) = scxprof_trace::wire::varint(&rest[1..]).unwrap();
         let end = rest.len() - after.len() + len as usize;
         packets.push(&rest[..end]);
         rest = &rest[end..];
@@ -464,4 +459,25 @@ fn a_process_has_the_last_name_of_its_main_thread() {
     let name = |tid| read.trace.threads().get(tid).unwrap().comm.to_string();
     assert_eq!([name(1), name(2), name(30), name(31)], ["child", "chrome", "kworker/0:1-eve", "./a b"]);
     assert!(read.trace.threads().get(32).is_none());
+}
+
+#[test]
+fn ids_of_tracks_sequences_and_clocks_are_not_cut() {
+    const BEYOND: u64 = (1 << 32) + 5;
+    let good = bundle(0, false, &[switch(10, 5, 1, 6)]);
+    let slice = |packet: Message| packet.int(8, 20).message(11, &slice(3, 1, "x", "y"));
+    for (what, bad, events) in [
+        ("thread", thread_track(1, 5, BEYOND, "wrong"), 0),
+        ("process", thread_track(1, BEYOND, 5, "wrong"), 0),
+        ("sequence", slice(Message::new().int(10, BEYOND)), 0),
+        ("clock", slice(packet(7).int(58, BEYOND)), 0),
+        ("none", slice(packet(7)), 1),
+    ] {
+        let read = read(file(&[thread_track(2, 4, 5, "right"), bad, good.clone()]));
+        assert_eq!(read.others.len(), events, "{what}");
+        let thread = read.trace.threads().get(5).unwrap();
+        assert_eq!((thread.pid, thread.comm.to_string().as_str()), (4, "t5"), "{what}");
+        let is_said = read.info.damage.iter().any(|text| text.starts_with("1 packets or descriptions name"));
+        assert_eq!(is_said, what != "none", "{what}: {:?}", read.info.damage);
+    }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use iced_x86::{Decoder, DecoderOptions};
-use scxprof::testing::recover::{CodeSource, Recovery, UserRegs};
+use scxprof_recover::{CodeSource, Recovery, UserRegs};
 
 use super::process::Code;
 

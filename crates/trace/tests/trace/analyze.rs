@@ -1,13 +1,14 @@
 //! The analysers: on traces made by hand, against a slow reference, and against what other programs say of the fixtures.
 
 use proptest::prelude::*;
-use scxprof::sample::places::{CpuPlace, CpuPlaces};
-use scxprof::trace::analyze::*;
+use scxprof_base::sample::places::{CpuPlace, CpuPlaces};
+use scxprof_trace::analyze::*;
 
-use super::encode::{at, bundle, event, file, int_arg, packet, slice, switch, thread_track, waking, Message};
-use super::golden::{Oracle, Sums};
-use super::others::wprof_tables;
-use super::*;
+use super::encode::{
+    at, bundle, event, file, int_arg, packet, slice, switch, thread_track, waking, wprof_tables, Message,
+};
+use super::files::*;
+use super::oracle::{Oracle, Sums};
 
 fn all(bytes: Vec<u8>, options: Options) -> Report {
     let mut trace = open(bytes).unwrap();

@@ -1,6 +1,8 @@
 //! Damaged traces: no panic, bounded work, and one sentence for what could not be read.
 
-use super::*;
+use std::fs;
+
+use super::files::*;
 
 /// A generator of numbers from a seed (xorshift64*).
 struct Numbers(u64);
@@ -90,10 +92,10 @@ fn mutations_of_a_trace_are_read() {
 #[test]
 fn damage_is_said() {
     let bytes = fixture("ftrace-all.pftrace");
-    let cut = super::read(bytes[..bytes.len() - 7].to_vec());
+    let cut = super::files::read(bytes[..bytes.len() - 7].to_vec());
     assert_eq!(cut.info.damage, ["the file ends within a packet, as one does whose recorder was killed"]);
-    let nonsense = super::read([&bytes[..], b"\x0bnonsense"].concat());
+    let nonsense = super::files::read([&bytes[..], b"\x0bnonsense"].concat());
     assert_eq!(nonsense.info.damage, [format!("from byte {} on there are no packets", bytes.len())]);
-    let whole = super::read(bytes);
+    let whole = super::files::read(bytes);
     assert_eq!(nonsense.info.events, whole.info.events);
 }

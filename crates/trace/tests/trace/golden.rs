@@ -2,58 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use scxprof::sample::sched::SchedWhat;
-use scxprof::sched::{Fact, Facts, Threads, Tracker, Why};
-use scxprof::trace::{Edge, Source, TraceEvent, TraceWhat};
+use scxprof_base::sample::sched::SchedWhat;
+use scxprof_sched::{Fact, Facts, Threads, Tracker, Why};
+use scxprof_trace::{Edge, Source, TraceEvent, TraceWhat};
 
-use super::*;
-
-/// ns and how often.
-pub(super) type Sums = BTreeMap<u32, (u64, u64)>;
-
-/// The sums of an oracle.
-#[derive(Debug, Default, PartialEq)]
-pub(super) struct Oracle {
-    pub(super) run: Sums,
-    pub(super) idle: Sums,
-    pub(super) wait: Sums,
-    pub(super) latency: Sums,
-    pub(super) preempted: Sums,
-    /// wprof's own delays, under 0.
-    delay: Sums,
-    pairs: BTreeMap<(u32, u32), u64>,
-    pub(super) events: BTreeMap<String, u64>,
-}
-
-impl Oracle {
-    pub(super) fn read(name: &str) -> Self {
-        let mut oracle = Self::default();
-        for line in fs::read_to_string(path(name)).unwrap().lines() {
-            let words: Vec<&str> = line.split(' ').collect();
-            let [what, name, rest @ ..] = words.as_slice() else { panic!("{line}") };
-            let numbers: Vec<u64> = rest.iter().map(|number| number.parse().unwrap()).collect();
-            let sums = match (*what, numbers.as_slice()) {
-                ("run", _) => &mut oracle.run,
-                ("idle", _) => &mut oracle.idle,
-                ("wait", _) => &mut oracle.wait,
-                ("latency", _) => &mut oracle.latency,
-                ("preempted", _) => &mut oracle.preempted,
-                ("delay", _) => &mut oracle.delay,
-                ("pair", &[wakee, count]) => {
-                    oracle.pairs.insert((name.parse().unwrap(), wakee as u32), count);
-                    continue;
-                }
-                ("event", &[count]) => {
-                    oracle.events.insert((*name).to_owned(), count);
-                    continue;
-                }
-                _ => panic!("{line}"),
-            };
-            sums.insert(name.parse().unwrap(), (numbers[0], numbers[1]));
-        }
-        oracle
-    }
-}
+use super::files::{count, fixture, read, Whole};
+use super::oracle::{Oracle, Sums};
 
 /// Adds up what the tracker says.
 #[derive(Debug, Default)]
@@ -85,7 +39,7 @@ impl Facts for Adds {
             Fact::Ran { thread: Some(slot), from, until, .. } => add(&mut sums.run, tid(slot), until - from),
             Fact::Ran { cpu, from, until, .. } => add(&mut sums.idle, cpu, until - from),
             Fact::Switched { prev: Some(slot), state, .. } => {
-                self.runnable.insert(tid(slot), state == scxprof::sample::sched::TaskState::Runnable);
+                self.runnable.insert(tid(slot), state == scxprof_base::sample::sched::TaskState::Runnable);
             }
             Fact::Woken { waker: Some(slot), .. } => {
                 self.wakers.insert(slot, tid(slot));

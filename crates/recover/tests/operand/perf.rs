@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use perf_event_open_sys as sys;
-use scxprof::testing::recover::{UserRegs, REGS_MASK, STACK_DUMP_SIZE};
+use scxprof_recover::{UserRegs, REGS_MASK, STACK_DUMP_SIZE};
 use sys::bindings;
 
 const PAGE: usize = 4096;

@@ -1,4 +1,4 @@
-//! Builds and starts the programs of `tests/programs`, and reads their description of themselves.
+//! Builds and starts the programs of `PROGRAMS`, and reads their description of themselves.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Lines};
@@ -15,7 +15,7 @@ pub struct Built {
 
 /// Builds `name` at `-O{level}`; `None` if there is no compiler.
 pub fn build(name: &str, level: u8) -> Option<Built> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(format!("{name}.c"));
+    let source = Path::new(super::PROGRAMS).join(format!("{name}.c"));
     let dir = tempfile::tempdir().ok()?;
     let path = dir.path().join(format!("{name}-O{level}"));
     let mut cc = Command::new("cc");

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-use scxprof::testing::recover::{Recovery, StackRange};
+use scxprof_recover::{Recovery, StackRange};
 
 use super::perf::Ring;
 use super::process::{mappings, Code};

@@ -114,3 +114,10 @@ pub fn at(time: u64, event: &Message, args: &[Message]) -> Message {
     let event = args.iter().fold(event.clone(), |event, arg| event.message(4, arg));
     packet(7).int(8, time).message(11, &event)
 }
+
+/// Categories that make a trace one of wprof, in a table.
+pub fn wprof_tables() -> Message {
+    let entry = |iid, name: &str| Message::new().int(1, iid).text(2, name);
+    let interned = Message::new().message(1, &entry(1, "ONCPU")).message(1, &entry(2, "WAKER"));
+    packet(7).message(12, &interned).int(13, 1)
+}

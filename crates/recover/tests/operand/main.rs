@@ -1,0 +1,226 @@
+//! Checks recovered operands against programs with known accesses: by single-stepping, and by sampling.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on must fail.
+// The ring of perf.rs is page-aligned.
+#![allow(clippy::cast_ptr_alignment)]
+
+mod live;
+mod perf;
+mod process;
+mod programs;
+#[allow(dead_code)] // tests/operand at the root uses it too.
+mod step;
+mod sync;
+mod truth;
+
+use std::collections::BTreeMap;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use process::Code;
+use scxprof_base::sample::Method;
+use scxprof_recover::{Recovery, Snapshot, StackRange};
+use step::Stop;
+use truth::{is_true, AHEAD};
+
+/// Programs that say of themselves which threads access what.
+const PROGRAMS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/programs");
+
+/// How many instructions before a stop a candidate's instruction may have run.
+const BEHIND: usize = 200;
+/// One in this many addresses may be wrong because of another thread's write: while one instruction is single-stepped, the
+/// other threads of the program run thousands.
+const SLOW: usize = 200;
+
+/// The result of one trace.
+#[derive(Debug, Default)]
+struct Tally {
+    stops: usize,
+    recovered: usize,
+    candidates: usize,
+    wrong: usize,
+    /// Those that depend on memory which others may write.
+    raced: usize,
+    methods: BTreeMap<&'static str, usize>,
+    reasons: BTreeMap<&'static str, usize>,
+}
+
+fn check(stops: &[Stop], code: &mut Code, with_memory: bool) -> Tally {
+    let mut recovery = Recovery::new(1 << 22);
+    let mut stack = StackRange::default();
+    let mut tally = Tally::default();
+    let mut shown = 0;
+    for (at, stop) in stops.iter().enumerate().take(stops.len().saturating_sub(AHEAD)).skip(BEHIND) {
+        let range = stack.update(stop.regs.rsp());
+        tally.stops += 1;
+        let memory = Snapshot::new(if with_memory { &stop.memory } else { &[] });
+        let outcome = recovery.recover_with(&stop.regs, &stop.stack, memory, range, code);
+        tally.recovered += usize::from(outcome.candidates.iter().any(|candidate| !candidate.global));
+        if let Some(reason) = outcome.reason {
+            *tally.reasons.entry(reason.name()).or_default() += 1;
+        }
+        for candidate in outcome.candidates {
+            tally.candidates += 1;
+            *tally.methods.entry(candidate.method.name()).or_default() += 1;
+            if !is_true(stops, at, candidate, BEHIND) {
+                if candidate.method == Method::Racy {
+                    tally.raced += 1;
+                    continue;
+                }
+                tally.wrong += 1;
+                shown += 1;
+                if shown <= 5 {
+                    println!("wrong at ip {:#x}: {candidate:x?}", stop.regs.rip);
+                }
+            }
+        }
+    }
+    tally
+}
+
+/// Instructions to step over. The programs are short loops; `make test-long` takes more of them.
+fn steps() -> usize {
+    std::env::var("SCXPROF_STEPS").ok().and_then(|steps| steps.parse().ok()).unwrap_or(8_000)
+}
+
+fn step_through(name: &str, level: u8) {
+    let Some(built) = programs::build(name, level) else {
+        println!("SKIP: {name} -O{level}: no cc");
+        return;
+    };
+    let steps = steps();
+    let running = programs::start(&built.path, 600.0, 4);
+    let thread = running.threads.last().expect("a thread");
+    let mut code = Code::of(thread.pid);
+    let stops = match step::trace(thread.tid, steps, &mut code) {
+        Ok(stops) => stops,
+        Err(error) => {
+            println!("SKIP: {name} -O{level}: ptrace: {error}");
+            return;
+        }
+    };
+    for (with_functions, with_memory) in [(true, false), (false, false), (true, true)] {
+        code.with_functions = with_functions;
+        let tally = check(&stops, &mut code, with_memory);
+        println!(
+            "{name} -O{level} functions={with_functions} memory={with_memory}: yield {:.3} of {}, wrong {} and {} of {}, {:?} {:?}",
+            tally.recovered as f64 / tally.stops.max(1) as f64,
+            tally.stops,
+            tally.wrong,
+            tally.raced,
+            tally.candidates,
+            tally.methods,
+            tally.reasons
+        );
+        assert_eq!(tally.wrong, 0, "{name} -O{level}");
+        assert!(tally.raced * SLOW <= tally.candidates, "{name} -O{level}: {} of {}", tally.raced, tally.candidates);
+        assert!(tally.candidates > steps / 100, "{name} -O{level}: hardly anything was recovered");
+    }
+}
+
+/// Programs from distributions, stripped, with tables, tails and their own libraries; those that are installed.
+#[test]
+fn programs_of_the_system() {
+    let steps = steps();
+    for command in [
+        "gzip -9 < /dev/urandom > /dev/null",
+        "awk 'BEGIN { for (;;) { i++; a[i % 999] = a[i % 77] \"x\" i; gsub(/1+/, \"y\", a[i % 999]) } }'",
+        "perl -e 'for (;;) { $i++; $h{$i % 999} .= $i; $h{$i % 77} =~ s/1+/y/; $h{$i % 5} = \"\" }'",
+        "python3 -c 'd = {}\nfor i in iter(int, 1): d[len(d) % 999, i] = str(d)[:9]'",
+        "while :; do i=$((i + 1)); x=${x#*1}$i; case $x in *99*) x=;; esac; done",
+        "openssl speed -seconds 600 sha256 2> /dev/null",
+    ] {
+        let shell = if command.starts_with("while") { command.to_owned() } else { format!("exec {command}") };
+        let Ok(mut child) = Command::new("bash").args(["-c", &shell]).stderr(Stdio::null()).spawn() else {
+            println!("SKIP: {command}: no bash");
+            continue;
+        };
+        std::thread::sleep(Duration::from_millis(300));
+        let pid = i32::try_from(child.id()).expect("a pid");
+        if child.try_wait().is_ok_and(|status| status.is_some()) {
+            println!("SKIP: {command}: it does not run here");
+            continue;
+        }
+        let mut code = Code::of(pid);
+        let stops = step::trace(pid, steps, &mut code);
+        let _ = child.kill();
+        let _ = child.wait();
+        let stops = match stops {
+            Ok(stops) => stops,
+            Err(error) => {
+                println!("SKIP: {command}: ptrace: {error}");
+                continue;
+            }
+        };
+        for (with_functions, with_memory) in [(true, false), (false, false), (true, true)] {
+            code.with_functions = with_functions;
+            let tally = check(&stops, &mut code, with_memory);
+            println!(
+                "{command} functions={with_functions} memory={with_memory}: wrong {} of {}, {tally:?}",
+                tally.wrong, tally.candidates
+            );
+            // These programs have one thread.
+            assert_eq!(tally.wrong + tally.raced, 0, "{command} functions={with_functions} memory={with_memory}");
+        }
+    }
+}
+
+macro_rules! stepped {
+    ($($test:ident: $name:literal, $level:literal;)*) => {
+        $(#[test]
+        fn $test() {
+            step_through($name, $level);
+        })*
+    };
+}
+
+stepped! {
+    random_o2: "random", 2;
+    random_o0: "random", 0;
+    list_o2: "list", 2;
+    list_o0: "list", 0;
+    stream_o2: "stream", 2;
+    stream_o0: "stream", 0;
+    hash_o2: "hash", 2;
+    hash_o0: "hash", 0;
+    queue_o2: "queue", 2;
+    queue_o0: "queue", 0;
+    shared_o2: "shared", 2;
+    shared_o0: "shared", 0;
+    cow_o2: "cow", 2;
+    cow_o0: "cow", 0;
+    lines_o2: "lines", 2;
+    lines_o0: "lines", 0;
+    special_o2: "special", 2;
+    special_o0: "special", 0;
+}
+
+macro_rules! sampled {
+    ($($test:ident: $name:literal, $level:literal, $least:literal;)*) => {
+        $(#[test]
+        fn $test() {
+            live::sample($name, $level, $least);
+        })*
+    };
+}
+
+sampled! {
+    live_random_o2: "random", 2, 0.9;
+    live_random_o0: "random", 0, 0.9;
+    live_list_o2: "list", 2, 0.9;
+    live_list_o0: "list", 0, 0.9;
+    live_stream_o2: "stream", 2, 0.9;
+    live_stream_o0: "stream", 0, 0.9;
+    live_hash_o2: "hash", 2, 0.9;
+    live_hash_o0: "hash", 0, 0.9;
+    live_queue_o2: "queue", 2, 0.5;
+    live_queue_o0: "queue", 0, 0.5;
+    live_shared_o2: "shared", 2, 0.9;
+    live_shared_o0: "shared", 0, 0.9;
+    live_cow_o2: "cow", 2, 0.9;
+    live_cow_o0: "cow", 0, 0.9;
+    live_lines_o2: "lines", 2, 0.9;
+    live_lines_o0: "lines", 0, 0.9;
+    live_special_o2: "special", 2, 0.3;
+    live_special_o0: "special", 0, 0.1;
+}
