@@ -153,7 +153,7 @@ impl<S: Timed> Order<S> {
     /// For one worker whose samples are in their order already, such as lines that scxprof wrote: it sorts nothing, and holds back
     /// nothing. Side-band precedes all samples that come with it.
     pub(super) fn given() -> Self {
-        Self { is_given: true, ..Self::new(1, 1) }
+        Self { is_given: true, ..Self::new(1, CHUNK) }
     }
 
     /// Takes a batch.
