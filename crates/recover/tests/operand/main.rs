@@ -118,6 +118,29 @@ fn step_through(name: &str, level: u8) {
     }
 }
 
+/// Waits until the program runs code that it has mapped for good: on a busy machine its start takes long. It computes all the time,
+/// so that its CPU time (in ticks of 10 ms) tells how far it is.
+fn wait_for_code(pid: i32) {
+    let look = || {
+        let read = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        let code: Vec<String> = read("maps").lines().filter(|it| it.contains(" r-xp ")).map(str::to_owned).collect();
+        let stat = read("stat");
+        let times = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
+        (code, times.filter_map(|ticks| ticks.parse::<u64>().ok()).sum::<u64>())
+    };
+    let mut before = look();
+    // For at most a minute, if it does not compute.
+    for _ in 0..600 {
+        std::thread::sleep(Duration::from_millis(100));
+        let now = look();
+        if now.0 != before.0 {
+            before = now;
+        } else if now.1 >= before.1 + 20 || now.0.is_empty() {
+            return;
+        }
+    }
+}
+
 /// Programs from distributions, stripped, with tables, tails and their own libraries; those that are installed.
 #[test]
 fn programs_of_the_system() {
@@ -135,8 +158,8 @@ fn programs_of_the_system() {
             println!("SKIP: {command}: no bash");
             continue;
         };
-        std::thread::sleep(Duration::from_millis(300));
         let pid = i32::try_from(child.id()).expect("a pid");
+        wait_for_code(pid);
         if child.try_wait().is_ok_and(|status| status.is_some()) {
             println!("SKIP: {command}: it does not run here");
             continue;
