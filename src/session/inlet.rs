@@ -108,6 +108,24 @@ impl<'a, S: Unnamed> Inlet<'a, S> {
         }
     }
 
+    /// Passes on side-band that is in order already.
+    pub(super) fn pass_side_band(&mut self, side: SideBand) {
+        if let Some((Unfinished { piece, .. }, _)) = &mut self.next {
+            piece.side_band.push((piece.samples.len(), side));
+        }
+    }
+
+    /// Passes on a sample that is in order already.
+    pub(super) fn pass_sample(&mut self, mut sample: S) {
+        self.order.pass_by(sample.time());
+        if let Some((Unfinished { piece, size }, next)) = &mut self.next {
+            sample.put(piece);
+            if piece.is_full(*size) {
+                next.take(piece);
+            }
+        }
+    }
+
     /// Takes events of a trace, which are in order already; `events` can be filled again.
     pub(super) fn events(&mut self, events: &mut Vec<Event>) {
         if let Some((unfinished, next)) = &mut self.next {

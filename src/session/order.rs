@@ -92,8 +92,6 @@ pub(super) struct Order<S = PendingSample> {
     pub(super) late_sched: u64,
     /// Hints are passed on among the events of the scheduler too.
     pub(super) joins_hints: bool,
-    /// Nothing is sorted.
-    is_given: bool,
 }
 
 /// What [`Order::release`] returns.
@@ -146,14 +144,7 @@ impl<S: Timed> Order<S> {
             sched: Vec::new(),
             late_sched: 0,
             joins_hints: false,
-            is_given: false,
         }
-    }
-
-    /// For one worker whose samples are in their order already, such as lines that scxprof wrote: it sorts nothing, and holds back
-    /// nothing. Side-band precedes all samples that come with it.
-    pub(super) fn given() -> Self {
-        Self { is_given: true, ..Self::new(1, CHUNK) }
     }
 
     /// Takes a batch.
@@ -188,9 +179,7 @@ impl<S: Timed> Order<S> {
             self.late += u64::from(sample.time() < self.released);
             self.first = self.first.min(sample.time());
             self.last = self.last.max(sample.time());
-            if !self.is_given {
-                self.keys.push(key(sample, chunk, at));
-            }
+            self.keys.push(key(sample, chunk, at));
         }
         self.chunks.push_back(Chunk { left: samples.len(), samples });
     }
@@ -225,6 +214,12 @@ impl<S: Timed> Order<S> {
         tables.set("records to be sorted", self.side_band.len(), self.side_bytes + room);
     }
 
+    /// A sample of this time is in order already, and passes by.
+    pub(super) fn pass_by(&mut self, time: u64) {
+        self.first = self.first.min(time);
+        self.last = self.last.max(time);
+    }
+
     /// Takes side-band that no worker read.
     pub(super) fn extend(&mut self, mut side_band: Vec<TimedSideBand>) {
         self.take_side_band(&mut side_band);
@@ -244,11 +239,7 @@ impl<S: Timed> Order<S> {
     /// True if [`Order::release`] would release enough to be worth its sorting.
     pub(super) fn is_due(&self) -> bool {
         let mark = self.mark();
-        self.is_given
-            || mark == u64::MAX
-            || mark.saturating_sub(self.released) >= STEP
-            || self.is_full()
-            || self.is_crowded()
+        mark == u64::MAX || mark.saturating_sub(self.released) >= STEP || self.is_full() || self.is_crowded()
     }
 
     /// The most samples that are held back.
@@ -280,9 +271,6 @@ impl<S: Timed> Order<S> {
     ///
     /// If more is held back than the limit allows, the older half is released early; what comes late is counted.
     pub(super) fn release(&mut self, mut take: impl FnMut(Released<'_, S>)) {
-        if self.is_given {
-            return self.release_as_given(take);
-        }
         self.sort();
         self.side_band.sort_by_key(|side| side.time);
         // Stable, and made for what is in order already, as what each CPU sent.
@@ -359,21 +347,6 @@ impl<S: Timed> Order<S> {
         }
     }
 
-    fn release_as_given(&mut self, mut take: impl FnMut(Released<'_, S>)) {
-        self.side_bytes = 0;
-        for side in self.side_band.drain(..) {
-            take(Released::SideBand(side.what));
-        }
-        while let Some(Chunk { mut samples, .. }) = self.chunks.pop_front() {
-            for sample in &mut samples {
-                take(Released::Sample(sample));
-            }
-            samples.clear();
-            self.spare.push(samples);
-            self.spare.truncate(SPARE);
-        }
-    }
-
     #[allow(clippy::stable_sort_primitive)] // What one CPU sent is in order already, which a merge sort makes use of.
     fn sort(&mut self) {
         let count = self.keys.len();
@@ -443,24 +416,6 @@ mod tests {
             Released::Sched(events) => out.extend(events.iter().map(|event| ('c', event.time))),
         });
         out
-    }
-
-    #[test]
-    fn what_is_in_order_already_is_passed_on_as_it_came() {
-        let mut order = Order::given();
-        for _ in 0..3 {
-            order.push(batch(0, 0, &[7, 3, 5], &[0]));
-            assert!(order.is_due());
-            let mut released = Vec::new();
-            order.release(|what| {
-                released.push(match what {
-                    Released::Sample(sample) => sample.raw.time,
-                    _ => u64::MAX,
-                });
-            });
-            assert_eq!(released, [u64::MAX, 7, 3, 5]);
-        }
-        assert_eq!((order.first, order.last, order.late), (3, 7, 0));
     }
 
     #[test]

@@ -11,14 +11,13 @@ use crossbeam_channel::{bounded, Receiver};
 use super::numbers::Numbers;
 use crate::outcome::Outcome;
 use crate::profile::jsonl::{parse_block, Blocks, Counts, Parsed};
-use crate::sample::batch::Batch;
 use crate::sample::Sample;
 use crate::sampler::loss::Loss;
 use crate::session::inlet::Inlet;
 use crate::session::namer::Namer;
 use crate::session::order::Order;
 use crate::session::origin::{Ending, Filled, Origin};
-use crate::session::pipeline::{self, Pipeline, Stages};
+use crate::session::pipeline::{self, Pipeline};
 use crate::session::stop::StopPoll;
 use crate::sinks::Sink;
 
@@ -105,13 +104,14 @@ fn in_parallel(
 }
 
 fn of_blocks(
-    next: impl FnMut() -> Option<Parsed> + Send,
+    next: impl FnMut() -> Option<Parsed>,
     counts: &mut Counts,
     sink: &mut dyn Sink,
     ends: &mut StopPoll<'_>,
 ) -> Outcome {
-    let origin = LinesOrigin { next, counts, numbers: Numbers::default(), batch: Batch::default() };
-    pipeline::run(Pipeline::new(Order::given(), Namer::of_lines(true)), origin, Stages::InThreads, sink, ends)
+    let origin = LinesOrigin { next, counts, numbers: Numbers::default() };
+    // Those that parse are the threads that it takes.
+    pipeline::run_in_turn(Pipeline::new(Order::new(1, 0), Namer::of_lines(true)), origin, sink, ends)
 }
 
 /// Parsed blocks of lines, whose threads and cgroups get numbers.
@@ -121,7 +121,6 @@ struct LinesOrigin<'c, N> {
     /// The lines so far.
     counts: &'c mut Counts,
     numbers: Numbers,
-    batch: Batch<Sample>,
 }
 
 impl<N: FnMut() -> Option<Parsed>> Origin for LinesOrigin<'_, N> {
@@ -129,7 +128,7 @@ impl<N: FnMut() -> Option<Parsed>> Origin for LinesOrigin<'_, N> {
 
     fn fill(&mut self, inlet: &mut Inlet<'_, Sample>) -> Filled {
         let Some(parsed) = (self.next)() else { return Filled::End };
-        let Self { counts, numbers, batch, .. } = self;
+        let Self { counts, numbers, .. } = self;
         let mut cgroups = parsed.cgroups.iter().peekable();
         let mut cgroup = None;
         for (at, line) in parsed.lines.iter().enumerate() {
@@ -144,12 +143,11 @@ impl<N: FnMut() -> Option<Parsed>> Origin for LinesOrigin<'_, N> {
                 sample.thread = numbers.thread(sample.raw.pid, sample.raw.tid);
             }
             if let Some(path) = cgroup {
-                sample.raw.cgroup = numbers.cgroup(path, &mut batch.side_band);
+                sample.raw.cgroup = numbers.cgroup(path, &mut |told| inlet.pass_side_band(told));
             }
-            batch.samples.push(sample);
+            inlet.pass_sample(sample);
         }
         counts.add(&parsed);
-        inlet.take(batch);
         Filled::More
     }
 

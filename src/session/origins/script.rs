@@ -7,7 +7,7 @@ use crate::outcome::Outcome;
 use crate::profile::script::Reader;
 use crate::profile::{Profile, Records};
 use crate::sample::batch::Batch;
-use crate::sample::{RawSample, Sample};
+use crate::sample::{RawSample, Sample, TimedSideBand};
 use crate::sampler::loss::Loss;
 use crate::session::inlet::Inlet;
 use crate::session::namer::Namer;
@@ -46,7 +46,9 @@ impl ScriptOrigin<'_> {
         let Records::Script(lines) = &mut profile.records else { return Ok(false) };
         while batch.samples.len() < BATCH {
             let Some(line) = lines.next_line()? else { return Ok(false) };
-            let cgroup = line.cgroup.map_or(0, |path| numbers.cgroup(&path, &mut batch.side_band));
+            // Without a time it precedes all samples.
+            let mut told = |what| batch.side_band.push(TimedSideBand { time: 0, what });
+            let cgroup = line.cgroup.map_or(0, |path| numbers.cgroup(&path, &mut told));
             let sample = Sample {
                 raw: RawSample { cgroup, ..line.sample.raw },
                 thread: numbers.thread(line.sample.raw.pid, line.sample.raw.tid),

@@ -56,7 +56,7 @@ pub(in super::super) fn run(
     ended: &mut dyn FnMut(Progress) -> bool,
 ) -> Outcome {
     // The reader of the trace has sorted its events, and they have names.
-    let pipeline = Pipeline::new(Order::given(), Namer::recorded(0, false, Accesses::InSamples));
+    let pipeline = Pipeline::new(Order::new(1, 0), Namer::recorded(0, false, Accesses::InSamples));
     let origin = TraceOrigin { input, events: Vec::with_capacity(BATCH) };
     pipeline::run(pipeline, origin, Stages::InThreads, sink, &mut StopPoll::new(Instant::now(), ended))
 }
