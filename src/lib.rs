@@ -8,7 +8,7 @@
 //!
 //! ```
 //! use scxprof::sample::{Access, RawSample};
-//! use scxprof::session::{Batch, Feed, SideBand};
+//! use scxprof::session::{AnalysisOptions, Batch, Feed, SideBand};
 //! use scxprof::Session;
 //!
 //! /// Two pairs of threads; each pair writes to its own pages.
