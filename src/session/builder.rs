@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use super::origins::start_host;
-use super::running::{From, Plan, Sampling};
+use super::running::{OpenInput, Plan, Sampling};
 use super::stop::StopConditions;
 use super::{
     Analysis, AnalysisOptions, Error, Feed, HostOptions, Select, Session, Sink, Skipped, StopHandle, TraceInput,
@@ -211,12 +211,12 @@ impl<'a> Builder<'a> {
         let mut stop = StopConditions { time, stop, pids: Vec::new(), roots, recorder: None };
         let (mut skipped, mut raises) = (Skipped::new(), false);
         let (from, source) = match input {
-            Input::Feed(feed) => (From::Feed(feed), Source::Recorded),
-            Input::Trace(trace) => (From::Trace(trace), Source::Recorded),
+            Input::Feed(feed) => (OpenInput::Feed(feed), Source::Recorded),
+            Input::Trace(trace) => (OpenInput::Trace(trace), Source::Recorded),
             Input::Profile(profile) => {
                 symbols.begin = profile.recorded_here(&stop.roots);
                 let source = profile.source();
-                (From::Profile(profile, unwinding(&symbols)), source)
+                (OpenInput::Profile(profile, unwinding(&symbols)), source)
             }
             Input::Host => {
                 // Files changed after this time do not name the code; files of a feed's host are not here.
@@ -225,7 +225,7 @@ impl<'a> Builder<'a> {
                 let started = start_host(host, &stop.roots, memory, unwinding(&symbols))?;
                 (stop.pids, stop.recorder) = (started.pids, started.capture.recorder().cloned());
                 skipped = started.skipped;
-                (From::Kernel(Box::new(started.capture)), started.source)
+                (OpenInput::Kernel(Box::new(started.capture)), started.source)
             }
         };
         let sampling = Sampling { from, sinks, select, stop, memory, use_hints: analysis.use_hints };

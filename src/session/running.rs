@@ -15,8 +15,8 @@ use crate::sample::sched::SchedEvent;
 use crate::sample::{Comm, Sample, Source, ThreadIndex};
 use scxprof_trace::Event;
 
-/// Where the samples come from.
-pub(super) enum From<'a> {
+/// Where the samples come from, once it is open.
+pub(super) enum OpenInput<'a> {
     /// The kernel.
     Kernel(Box<Capture>),
     /// A recording, and where the files of its unwound code are.
@@ -29,7 +29,7 @@ pub(super) enum From<'a> {
 
 /// The samples on their way to the sinks.
 pub(super) struct Sampling<'a> {
-    pub(super) from: From<'a>,
+    pub(super) from: OpenInput<'a>,
     pub(super) sinks: Vec<&'a mut dyn Sink>,
     /// Which samples the sinks get.
     pub(super) select: Option<Select<'a>>,
@@ -46,10 +46,12 @@ impl Sampling<'_> {
         let mut all = All { first: sink, others: sinks, select, selected: Vec::new() };
         let mut ended = |now: Progress| ended(now) || stop.met(now);
         match from {
-            From::Kernel(capture) => capture.run(&mut all, &mut ended),
-            From::Profile(profile, symbols) => origins::run_profile(profile, memory, &symbols, &mut all, &mut ended),
-            From::Feed(feed) => origins::run_feed(feed, memory, use_hints, &mut all, &mut ended),
-            From::Trace(trace) => origins::run_trace(trace, &mut all, &mut ended),
+            OpenInput::Kernel(capture) => capture.run(&mut all, &mut ended),
+            OpenInput::Profile(profile, symbols) => {
+                origins::run_profile(profile, memory, &symbols, &mut all, &mut ended)
+            }
+            OpenInput::Feed(feed) => origins::run_feed(feed, memory, use_hints, &mut all, &mut ended),
+            OpenInput::Trace(trace) => origins::run_trace(trace, &mut all, &mut ended),
         }
     }
 }
@@ -100,7 +102,7 @@ impl Session<'_> {
     #[must_use]
     pub fn samples_per_second(&self) -> Option<(&str, f64)> {
         match &self.sampling.from {
-            From::Kernel(capture) => capture.rate.as_ref().map(|(event, rate)| (event.as_str(), *rate)),
+            OpenInput::Kernel(capture) => capture.rate.as_ref().map(|(event, rate)| (event.as_str(), *rate)),
             _ => None,
         }
     }
@@ -109,8 +111,8 @@ impl Session<'_> {
     #[must_use]
     pub fn tables(&self) -> TablesHandle {
         match &self.sampling.from {
-            From::Kernel(capture) => capture.tables().clone(),
-            From::Profile(..) | From::Feed(_) | From::Trace(_) => TablesHandle::default(),
+            OpenInput::Kernel(capture) => capture.tables().clone(),
+            OpenInput::Profile(..) | OpenInput::Feed(_) | OpenInput::Trace(_) => TablesHandle::default(),
         }
     }
 
@@ -150,7 +152,7 @@ impl Session<'_> {
         if analysis.use_hints {
             decider = decider.use_hints();
         }
-        let procfs = matches!(sampling.from, From::Kernel(_)).then(|| sampling.stop.roots.proc.clone());
+        let procfs = matches!(sampling.from, OpenInput::Kernel(_)).then(|| sampling.stop.roots.proc.clone());
         let outcome = sampling.run(&mut decider, ended);
         let mut sampled = Sampled::new(decider, outcome, options, symbols);
         (sampled.skipped, sampled.procfs, sampled.raises) = (skipped, procfs, raises);

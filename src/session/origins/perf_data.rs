@@ -120,10 +120,10 @@ pub(super) fn run(
 }
 
 impl PerfDataOrigin<'_> {
-    /// Reads some records; false if there are no more.
-    fn read(&mut self, inlet: &mut Inlet<'_, PendingSample>) -> Result<bool, PerfDataError> {
+    /// Reads some records.
+    fn read(&mut self, inlet: &mut Inlet<'_, PendingSample>) -> Result<Filled, PerfDataError> {
         for _ in 0..TAKE_EVERY {
-            let Records::PerfData(perf_data) = &mut self.profile.records else { return Ok(false) };
+            let Records::PerfData(perf_data) = &mut self.profile.records else { return Ok(Filled::End) };
             match perf_data.next_item()? {
                 Some(Item::Record { bytes, event, sched: Some(_), .. })
                     if self.only.is_some_and(|(only, wanted)| !wanted && usize::from(only) == event)
@@ -174,10 +174,10 @@ impl PerfDataOrigin<'_> {
                     inlet.take(self.intake.batch());
                     inlet.release_due();
                 }
-                None => return Ok(false),
+                None => return Ok(Filled::End),
             }
         }
-        Ok(true)
+        Ok(Filled::More)
     }
 
     /// Takes the hints up to `until`, which must precede the samples of their time.
@@ -192,18 +192,13 @@ impl Origin for PerfDataOrigin<'_> {
     type Sample = PendingSample;
 
     fn fill(&mut self, inlet: &mut Inlet<'_, PendingSample>) -> Filled {
-        let has_more = self.read(inlet);
-        let is_end = !matches!(has_more, Ok(true));
-        self.take_hints(if is_end { u64::MAX } else { self.intake.newest() }, inlet);
-        inlet.take(self.intake.batch());
-        if let Err(error) = has_more {
+        let filled = self.read(inlet).unwrap_or_else(|error| {
             self.profile.note_failed(Some(error));
-        }
-        if is_end {
             Filled::End
-        } else {
-            Filled::More
-        }
+        });
+        self.take_hints(if filled == Filled::End { u64::MAX } else { self.intake.newest() }, inlet);
+        inlet.take(self.intake.batch());
+        filled
     }
 
     fn loss(&self) -> Loss {

@@ -40,12 +40,12 @@ pub(super) fn run(profile: &mut Profile, memory: usize, sink: &mut dyn Sink, end
 }
 
 impl ScriptOrigin<'_> {
-    /// Reads some lines; false if there are no more.
-    fn read(&mut self) -> io::Result<bool> {
+    /// Reads some lines.
+    fn read(&mut self) -> io::Result<Filled> {
         let Self { profile, numbers, loss, batch } = self;
-        let Records::Script(lines) = &mut profile.records else { return Ok(false) };
+        let Records::Script(lines) = &mut profile.records else { return Ok(Filled::End) };
         while batch.samples.len() < BATCH {
-            let Some(line) = lines.next_line()? else { return Ok(false) };
+            let Some(line) = lines.next_line()? else { return Ok(Filled::End) };
             // Without a time it precedes all samples.
             let mut told = |what| batch.side_band.push(TimedSideBand { time: 0, what });
             let cgroup = line.cgroup.map_or(0, |path| numbers.cgroup(&path, &mut told));
@@ -58,7 +58,7 @@ impl ScriptOrigin<'_> {
                 batch.samples.push(sample);
             }
         }
-        Ok(true)
+        Ok(Filled::More)
     }
 }
 
@@ -66,20 +66,15 @@ impl Origin for ScriptOrigin<'_> {
     type Sample = Sample;
 
     fn fill(&mut self, inlet: &mut Inlet<'_, Sample>) -> Filled {
-        let has_more = self.read();
-        inlet.take(&mut self.batch);
-        let is_end = !matches!(has_more, Ok(true));
-        if let Some(hints) = &mut self.profile.hints {
-            inlet.take_hints(hints, if is_end { u64::MAX } else { inlet.order.last });
-        }
-        if let Err(error) = has_more {
+        let filled = self.read().unwrap_or_else(|error| {
             self.profile.note_failed(Some(error));
-        }
-        if is_end {
             Filled::End
-        } else {
-            Filled::More
+        });
+        inlet.take(&mut self.batch);
+        if let Some(hints) = &mut self.profile.hints {
+            inlet.take_hints(hints, if filled == Filled::End { u64::MAX } else { inlet.order.last });
         }
+        filled
     }
 
     fn loss(&self) -> Loss {
