@@ -13,12 +13,14 @@ struct Functions {
     by_address: BTreeMap<u64, (u64, BTreeSet<String>)>,
     /// Names without a size.
     endless: BTreeSet<String>,
+    /// Where a part of the file is loaded: its offset in the file, its address, its length.
+    segments: Vec<(u64, u64, u64)>,
 }
 
 /// A frame as perf prints it.
 #[derive(Debug)]
 pub(super) struct Frame {
-    /// In the file, as nm prints addresses, if the file is linked so that a function is where its code lies in the file.
+    /// The offset in the file. It is nm's address of the code in what GNU ld links, and not in what LLD links.
     pub address: u64,
     name: Option<String>,
     offset: u64,
@@ -90,6 +92,8 @@ impl Functions {
                 all.add(line);
             }
         }
+        let headers = Command::new("readelf").args(["-lW", path]).output().unwrap();
+        all.segments = String::from_utf8_lossy(&headers.stdout).lines().filter_map(loaded).collect();
         all
     }
 
@@ -112,10 +116,21 @@ impl Functions {
         }
     }
 
-    fn at(&self, address: u64) -> Option<String> {
+    /// The function at an offset of the file.
+    fn at(&self, offset: u64) -> Option<String> {
+        let segment = self.segments.iter().find(|(start, _, length)| (*start..start + length).contains(&offset));
+        let address = segment.map_or(offset, |(start, address, _)| offset - start + address);
         let (_, (end, names)) = self.by_address.range(..=address).next_back()?;
         names.first().filter(|_| address < *end).cloned()
     }
+}
+
+/// `LOAD OFFSET ADDRESS PHYSICAL FILE_SIZE ...`: the offset, the address and the size in the file.
+fn loaded(line: &str) -> Option<(u64, u64, u64)> {
+    let mut words = line.trim().strip_prefix("LOAD ")?.split_whitespace();
+    let mut number = || u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
+    let (offset, address, _, size) = (number()?, number()?, number()?, number()?);
+    Some((offset, address, size))
 }
 
 /// Records a program by `perf record -g`; `None`, with the reason printed, if perf cannot.
