@@ -130,7 +130,7 @@ impl Drain {
         }
         // Each begins elsewhere, so that they do not all wrap at once.
         let rings = (0..count).map(|index| Ring::in_memory(pages, (index * 8) as u64)).collect::<Result<_, _>>();
-        let identity = Identity { own_pid: 1, child_pid_namespace: false };
+        let identity = Identity { own_pid: 1, child_pid_namespace: false, without_profilers: false };
         let intake = Intake::new(identity, AddressFrom::Fault);
         Ok(Self { rings: rings.context("memory for the rings")?, layout, intake, records, size, room })
     }

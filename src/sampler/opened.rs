@@ -124,7 +124,11 @@ impl Sampler {
                 .unwrap_or(options.cpus.len().div_ceil(CPUS_PER_WORKER))
                 .clamp(1, options.cpus.len().max(1)),
             realtime: options.realtime,
-            identity: Identity { own_pid: std::process::id(), child_pid_namespace: options.child_pid_namespace },
+            identity: Identity {
+                own_pid: std::process::id(),
+                child_pid_namespace: options.child_pid_namespace,
+                without_profilers: !matches!(options.target, super::Target::Tasks { .. }),
+            },
             address_from,
         };
         let mut no_room = None;

@@ -37,7 +37,8 @@ fn taken<'a>(
     data: &PerfData,
     address_from: AddressFrom,
 ) -> (Vec<Sample>, Loss) {
-    let mut intake = Intake::new(Identity { own_pid: NOBODY, child_pid_namespace: false }, address_from);
+    let mut intake =
+        Intake::new(Identity { own_pid: NOBODY, child_pid_namespace: false, without_profilers: false }, address_from);
     for record in records {
         intake.take(record, &data.attrs[0].layout);
     }

@@ -388,7 +388,7 @@ impl Profile {
     /// The processes whose samples are left out.
     #[must_use]
     pub(crate) fn identity(&self) -> Identity {
-        let nobody = Identity { own_pid: NOBODY, child_pid_namespace: false };
+        let nobody = Identity { own_pid: NOBODY, child_pid_namespace: false, without_profilers: false };
         self.meta.as_ref().map_or(nobody, |meta| meta.identity)
     }
 

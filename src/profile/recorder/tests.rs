@@ -30,7 +30,7 @@ fn events() -> Vec<OpenEvents> {
 }
 
 fn recorder(dir: &Path) -> Recorder {
-    let identity = Identity { own_pid: 1, child_pid_namespace: false };
+    let identity = Identity { own_pid: 1, child_pid_namespace: false, without_profilers: false };
     let opened = Opened {
         events: events(),
         identity,

@@ -16,6 +16,9 @@ const MAX_EXITED: usize = 1 << 12;
 /// Tids that procfs does not know.
 const MAX_MISSING: usize = 1 << 16;
 
+/// The name of scxprof's main thread.
+const PROFILER: &[u8] = b"scxprof";
+
 /// True for the pids of tasks with a name. 0 is the idle task or a task outside our pid namespace, and -1 a task that is
 /// already dead (`perf_event_pid_type` in kernel/events/core.c).
 pub(super) fn is_named(pid: u32) -> bool {
@@ -49,6 +52,8 @@ pub struct Threads {
     /// Exited threads that are still in `by_tid`, the oldest first.
     exited: VecDeque<(u32, ThreadIndex)>,
     missing: FxHashSet<u32>,
+    /// The processes that are a scxprof, by the name of their main thread.
+    profilers: FxHashSet<u32>,
     /// Names of threads that did not fit.
     left_out: u64,
     /// The number that the next thread would have had at the call of [`Threads::begin_reseed`].
@@ -149,6 +154,7 @@ impl Threads {
         match self.by_tid.get_mut(&tid) {
             Some(thread) if thread.pid == pid && !thread.exited => {
                 thread.comm = comm;
+                self.note_profiler(pid, tid, comm);
             }
             _ => {
                 if exec {
@@ -244,6 +250,21 @@ impl Threads {
         self.next = self.next.wrapping_add(1);
         self.by_tid.insert(tid, thread);
         self.alive.insert((pid, tid));
+        self.note_profiler(pid, tid, comm);
+    }
+
+    /// Notes whether a process is a scxprof, by the name that its main thread has now.
+    fn note_profiler(&mut self, pid: u32, tid: u32, comm: Comm) {
+        if pid == tid && comm.as_bytes() == PROFILER {
+            self.profilers.insert(pid);
+        } else if pid == tid && !self.profilers.is_empty() {
+            self.profilers.remove(&pid);
+        }
+    }
+
+    /// True for a process that is a scxprof.
+    pub(crate) fn is_profiler(&self, pid: u32) -> bool {
+        !self.profilers.is_empty() && self.profilers.contains(&pid)
     }
 
     /// Removes the tid, which has been reused or will be soon.

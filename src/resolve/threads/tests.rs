@@ -278,3 +278,21 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_scxprof_is_known_by_its_main_thread() {
+    let mut threads = Threads::recorded();
+    threads.seed(&[seen(5, 6, "ring-0"), seen(5, 5, "scxprof"), seen(7, 7, "bash"), seen(7, 8, "scxprof")]);
+    assert_eq!([5, 7].map(|pid| threads.is_profiler(pid)), [true, false]);
+    // What it starts is one until it is another program.
+    threads.fork(9, 9, 5, 5);
+    assert!(threads.is_profiler(9));
+    threads.comm(9, 9, Comm::from("redis"), true);
+    threads.comm(7, 7, Comm::from("scxprof"), true);
+    assert_eq!([9, 7].map(|pid| threads.is_profiler(pid)), [false, true]);
+    // Late samples of one that has ended are known too; a new process with its number is another one.
+    threads.exit(5, 5);
+    assert!(threads.is_profiler(5));
+    threads.comm(5, 5, Comm::from("sh"), false);
+    assert!(!threads.is_profiler(5));
+}

@@ -114,6 +114,9 @@ pub struct Identity {
     pub own_pid: u32,
     /// Pid 0 then means tasks outside as well as idle.
     pub child_pid_namespace: bool,
+    /// The whole host, or a cgroup, is sampled: no scxprof is a workload then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub without_profilers: bool,
 }
 
 /// How a worker was scheduled.

@@ -14,7 +14,7 @@ const LAYOUT: Layout = Layout {
 };
 
 fn sink(out: Sender<Batch>, child_pid_namespace: bool) -> BatchSink {
-    let identity = Identity { own_pid: 1000, child_pid_namespace };
+    let identity = Identity { own_pid: 1000, child_pid_namespace, without_profilers: false };
     BatchSink::new(0, Some(out), identity, AddressFrom::Fault)
 }
 
@@ -157,7 +157,7 @@ fn a_worker_that_dies_says_so_and_holds_nothing_up() {
         wake: Vec::new(),
         realtime: None,
         inbox: Arc::default(),
-        identity: Identity { own_pid: 1000, child_pid_namespace: false },
+        identity: Identity { own_pid: 1000, child_pid_namespace: false, without_profilers: false },
         address_from: AddressFrom::Fault,
         out,
         stop: Arc::default(),

@@ -47,6 +47,8 @@ pub(in crate::session) struct Namer {
     /// Writes hints and recovered accesses, in their order.
     pub(super) recorder: Option<Arc<Recorder>>,
     pub(super) child_pid_namespace: bool,
+    /// Leaves out every scxprof of the host: it is no workload.
+    pub(super) leaves_out_profilers: bool,
     /// Side-band was lost since procfs was last read.
     pub(super) is_suspect: bool,
     /// The number of samples so far, which numbers their accesses.
@@ -74,6 +76,7 @@ impl Namer {
             hints: None,
             recorder: None,
             child_pid_namespace,
+            leaves_out_profilers: false,
             is_suspect: false,
             records: 0,
             loss: Loss::default(),
@@ -121,6 +124,12 @@ impl Namer {
         let mut hints = Hints::default();
         hints.counts.missing = missing;
         self.hints = Some(hints);
+        self
+    }
+
+    /// Leaves out every scxprof, for what was sampled of the whole host.
+    pub(in crate::session) fn without_profilers(mut self) -> Self {
+        self.leaves_out_profilers = true;
         self
     }
 

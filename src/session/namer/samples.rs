@@ -95,6 +95,10 @@ impl Namer {
             self.loss.unnamed += 1;
             sample.thread = ThreadIndex::MAX;
         }
+        if self.leaves_out_profilers && self.threads.is_profiler(sample.raw.pid) {
+            self.loss.own += 1;
+            return false;
+        }
         if let Some(hints) = &mut self.hints {
             sample.hint = hints.of_sample(sample.raw.pid, sample.raw.tid);
         }
@@ -254,6 +258,9 @@ impl Namer {
             return None;
         };
         let (index, comm) = (known.index, known.comm);
+        if self.leaves_out_profilers && self.threads.is_profiler(pid) {
+            return None;
+        }
         let hint = self.hints.as_mut().and_then(|hints| hints.of_sample(pid, tid));
         let raw = RawSample { pid, tid, cgroup, ..RawSample::default() };
         Some(Sample { raw, thread: index, comm: Some(comm), hint, ..Sample::default() })

@@ -179,6 +179,9 @@ impl Capture {
             Some(recorder) => Namer::of_recorder(memory / 8, child, accesses, recorder),
             None => Namer::of_host(roots, memory / 8, child, accesses, cgroups_of_threads),
         };
+        if !matches!(sampling.target, Target::Tasks { .. }) {
+            namer = namer.without_profilers();
+        }
         if host.hints.is_some() {
             namer = namer.with_hints(no_hints);
         }

@@ -83,6 +83,9 @@ pub(super) fn run(
         profile.recovered.take().map_or(Accesses::InSamples, |recovered| Accesses::Joined(Box::new(recovered)))
     };
     let mut namer = Namer::recorded(memory / 4, identity.child_pid_namespace, accesses);
+    if identity.without_profilers {
+        namer = namer.without_profilers();
+    }
     if profile.hints.is_some() {
         namer = namer.with_hints(None);
     }
