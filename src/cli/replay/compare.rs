@@ -74,6 +74,16 @@ fn group_of(placement: &Placement, path: &[u8], comm: &[u8]) -> Option<(String, 
     Some((cell + group.strip_prefix(&taker)?, subcell.unwrap_or_default()))
 }
 
+/// Without it a scheduler from before September 2026 needs the cpu controller in the cgroups of the cells; since sched-ext/scx #3769
+/// it does nothing, and may be gone.
+const CONTROLLER_OPTION: &str = "--cpu-controller-disabled";
+
+/// True if the scheduler's help has the option.
+fn has_option(option: &str) -> bool {
+    let help = Command::new(SCHEDULER).arg("--help").stdin(Stdio::null()).output();
+    help.is_ok_and(|help| String::from_utf8_lossy(&help.stdout).contains(option))
+}
+
 /// The scheduler, which ends when this is dropped.
 #[derive(Default)]
 pub(super) struct Scheduler(RefCell<Option<Child>>);
@@ -86,7 +96,10 @@ impl Scheduler {
         }
         let failed = |reason: String| ReplayError::Scheduler { name: SCHEDULER, reason };
         let mut command = Command::new(SCHEDULER);
-        command.arg("--cell-config").arg(&configuration.path).arg("--cpu-controller-disabled");
+        command.arg("--cell-config").arg(&configuration.path);
+        if has_option(CONTROLLER_OPTION) {
+            command.arg(CONTROLLER_OPTION);
+        }
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit());
         let child = command.spawn().map_err(|error| failed(error.to_string()))?;
         let begin = Instant::now();
