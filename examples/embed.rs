@@ -30,7 +30,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     });
     let found = capture.run()?;
-    println!("{}", found.mitosis()?);
-    eprintln!("{} accesses; locality {:?}", count.0, found.report()?.locality);
+    let report = found.report()?;
+    eprintln!("{} accesses; {}", count.0, report.headline);
+    for (cell, group) in report.groups() {
+        let names: Vec<&str> = group.threads.iter().filter_map(|thread| thread.comm.as_deref()).collect();
+        eprintln!("{}: {} share {}", cell.name, names.join(", "), group.regions.first().map_or("?", |it| &it.memory));
+    }
+    // Of all groups, the configuration has those that this host has CPUs for; there may be none.
+    match found.mitosis() {
+        Ok(configuration) => println!("{configuration}"),
+        Err(error) => eprintln!("{error}"),
+    }
     Ok(())
 }

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use crate::resolve::cgroups::display_path;
 use crate::sample::printable;
+use crate::session::Analysis;
 
 /// Rows of the list.
 const ROWS: usize = 10;
@@ -13,16 +14,35 @@ const LISTED: f64 = 0.01;
 const SUGGESTED: f64 = 0.05;
 
 /// A cgroup's path from the hierarchy's root, its samples, and whether no cell but the last takes it.
-pub(super) type SampledCgroup = (Vec<u8>, f64, bool);
+type SampledCgroup = (Vec<u8>, f64, bool);
 
-/// The cgroups with most samples and the options that would make cells of them, for people; empty without any.
-pub(super) fn text(cgroups: &[SampledCgroup]) -> String {
+/// The cgroups with most samples, and the options that would make cells of them if these were computed to be better; empty without
+/// any.
+pub(super) fn text(found: &Analysis) -> String {
+    let cgroups = found.sampled_cgroups();
+    let mut text = list(&cgroups);
+    let cells: Vec<String> = services(&cgroups).into_iter().map(cell).collect();
+    let options: Vec<String> = found.better_services(&cells).iter().map(|cell| option(cell)).collect();
+    if !options.is_empty() {
+        let _ = writeln!(text, "With a cell for each of these services more misses are avoided: {}", options.join(" "));
+    }
+    text
+}
+
+/// The cgroups with most samples.
+fn list(cgroups: &[SampledCgroup]) -> String {
     let total: f64 = cgroups.iter().map(|it| it.1).sum();
     let mut text = String::new();
     for (path, samples, _) in cgroups.iter().filter(|it| it.1 >= total * LISTED).take(ROWS) {
         let path = printable(&display_path(path));
         let _ = writeln!(text, "cgroup {path}: {samples:.0} samples ({:.1}%)", samples / total * 100.0);
     }
+    text
+}
+
+/// The services outside of cells with enough samples.
+fn services(cgroups: &[SampledCgroup]) -> Vec<&str> {
+    let total: f64 = cgroups.iter().map(|it| it.1).sum();
     let mut services: Vec<(&str, f64)> = Vec::new();
     for (path, samples, _) in cgroups.iter().filter(|it| it.2) {
         let Some(service) = service(path) else { continue };
@@ -31,12 +51,7 @@ pub(super) fn text(cgroups: &[SampledCgroup]) -> String {
             None => services.push((service, *samples)),
         }
     }
-    let options: Vec<String> =
-        services.iter().filter(|it| it.1 >= total * SUGGESTED).map(|(service, _)| option(service)).collect();
-    if !options.is_empty() {
-        let _ = writeln!(text, "A cell for each of these services: {}", options.join(" "));
-    }
-    text
+    services.into_iter().filter(|it| it.1 >= total * SUGGESTED).map(|it| it.0).collect()
 }
 
 /// The component of a path that names a service: the last that systemd calls so, else the last of all. `None` for the root and
@@ -49,10 +64,16 @@ fn service(path: &[u8]) -> Option<&str> {
     (!name.is_empty() && name.bytes().all(is_plain)).then_some(name)
 }
 
-/// `--cell` for a service, as one types it.
-fn option(service: &str) -> String {
+/// The argument of a `--cell` for a service.
+fn cell(service: &str) -> String {
     let name = service.strip_suffix(".service").or_else(|| service.strip_suffix(".scope")).unwrap_or(service);
-    format!("--cell {name}='/{}$'", regex::escape(service))
+    format!("{name}=/{}$", regex::escape(service))
+}
+
+/// A `--cell` as one types it.
+fn option(cell: &str) -> String {
+    let (name, regex) = cell.split_once('=').unwrap_or((cell, ""));
+    format!("--cell {name}='{regex}'")
 }
 
 #[cfg(test)]
@@ -60,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn services_outside_of_cells_are_suggested_once_each() {
+    fn services_outside_of_cells_are_found_once_each() {
         let cgroups = [
             (b"/system.slice/redis@a.service".to_vec(), 50.0, true),
             (b"/system.slice/redis@a.service/io".to_vec(), 10.0, true),
@@ -70,12 +91,11 @@ mod tests {
             (b"/small.service".to_vec(), 1.0, true),
             (b"/".to_vec(), 20.0, true),
         ];
-        let text = text(&cgroups);
+        let text = list(&cgroups);
         assert!(text.starts_with("cgroup /sys/fs/cgroup/system.slice/redis@a.service: 50 samples (38.8%)\n"), "{text}");
         assert!(!text.contains("small"), "{text}");
-        let suggested =
-            "A cell for each of these services: --cell redis@a='/redis@a\\.service$' --cell batch='/batch$'\n";
-        assert!(text.ends_with(suggested), "{text}");
-        assert_eq!(super::text(&[]), "");
+        let options: Vec<String> = services(&cgroups).into_iter().map(|service| option(&cell(service))).collect();
+        assert_eq!(options, ["--cell redis@a='/redis@a\\.service$'", "--cell batch='/batch$'"]);
+        assert_eq!(list(&[]), "");
     }
 }

@@ -1,6 +1,7 @@
-//! The common part of `run`, `extract` and `report`, in its order: to decide, to write the configuration, to make the report and
-//! to show it.
+//! The common part of `run`, `extract` and `report`, in its order: to decide, to write the configuration, to make the report, to
+//! show what was found, and then what else there is to say.
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
 
 use anyhow::{anyhow, Context};
@@ -8,12 +9,12 @@ use clap::Args;
 
 use super::args::{MinShareArgs, TargetArgs, TargetCpusArgs};
 use super::ends::{Ends, Step};
-use super::failure::{Done, Failure};
-use super::outputs::Outputs;
+use super::failure::Failure;
+use super::outputs::{OutputArgs, Outputs};
 use super::say::say_lines;
-use super::{hints, messages};
-use crate::config::{CellOptions, Scheduler};
-use crate::report::Report;
+use super::{cgroups, hints, messages, width};
+use crate::config::{CellOptions, Note, Scheduler};
+use crate::report::{self, Report};
 use crate::sample::places::CpuPlaces;
 use crate::sample::Source;
 use crate::session::{Analysis, AnalysisOptions, Error, Outcome, Sampled, SchedSink};
@@ -86,7 +87,7 @@ impl DecisionArgs {
             score: false,
             symbols,
             symbol_cache: cache(),
-            source_lines: (symbols && named == Named::All).then(|| SCXPROF.into()),
+            source_lines: symbols.then(|| SCXPROF.into()),
         }
     }
 
@@ -113,7 +114,9 @@ pub(super) struct Shown {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Printed {
     Configuration,
-    /// What `-v` says, for people.
+    /// What was found, for a person at a terminal, who would not read a configuration.
+    Answer,
+    /// The same and what `-v` says.
     Summary,
     /// The report.
     Json,
@@ -123,20 +126,33 @@ pub(super) enum Printed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Named {
     Nothing,
-    /// The memory in the table of `-v`.
-    Memory,
     /// All, with source lines.
     All,
 }
 
 impl Named {
-    pub(super) fn new(verbose: u8, has_report: bool) -> Self {
-        match verbose {
-            _ if has_report => Self::All,
-            0 => Self::Nothing,
-            1 => Self::Memory,
-            _ => Self::All,
+    /// All if a person reads the answer, which has source lines, or if they are written.
+    pub(super) fn new(shown: Shown, has_report: bool) -> Self {
+        if has_report || shown.is_for_people() || shown.printed == Printed::Json {
+            Self::All
+        } else {
+            Self::Nothing
         }
+    }
+}
+
+impl Shown {
+    /// Of a command whose result is a configuration. At a terminal it is the answer.
+    pub(super) fn new(outputs: &OutputArgs, verbose: u8) -> Self {
+        let is_read = outputs.to_stdout() && std::io::stdout().is_terminal();
+        Self { printed: if is_read { Printed::Answer } else { Printed::Configuration }, verbose }
+    }
+
+    /// True if a person reads what was found.
+    fn is_for_people(self) -> bool {
+        self.verbose > 0
+            || matches!(self.printed, Printed::Answer | Printed::Summary)
+            || std::io::stderr().is_terminal()
     }
 }
 
@@ -156,8 +172,10 @@ const BUG: &str = "the configuration would be refused by the scheduler, which is
 pub(super) struct Decided {
     pub(super) found: Analysis,
     shown: Shown,
-    /// What `-v` says of the samples, if that is to be printed.
-    summary: Option<String>,
+    /// What was sampled, if that is yet to be said.
+    head: String,
+    /// What `-v` says of the samples, if that is shown.
+    summary: String,
 }
 
 /// Decides; `nothing` explains why there were no samples.
@@ -171,52 +189,67 @@ pub(super) fn decide(
     if sampled.outcome.accesses > 0 {
         messages::say_unmatched(&args.cells, &sampled);
     }
-    let summary = (shown.printed == Printed::Summary).then(|| messages::summary(shown.verbose, &sampled));
+    let is_verbose = shown.verbose > 0;
+    let summary = if is_verbose { messages::summary(shown.verbose, &sampled) } else { String::new() };
+    let mut head = if is_verbose { messages::source(&sampled) } else { String::new() };
+    if is_verbose && shown.printed != Printed::Summary {
+        // Before the configuration, for which there may be no reader.
+        say_lines(&std::mem::take(&mut head));
+    }
     let found = sampled.decide().map_err(|error| match error {
         Error::NoSamples { outcome } => Failure::NoResult(nothing(&outcome, source)),
         error => Failure::NoResult(error.into()),
     })?;
-    Ok(Decided { found, shown, summary })
+    Ok(Decided { found, shown, head, summary })
 }
 
 impl Decided {
-    /// The configuration as the scheduler reads it, which must take it.
-    pub(super) fn configuration(&self, args: &DecisionArgs) -> Result<String, Failure> {
-        if let Some(refused) = &self.found.decision().refused {
-            return Err(Failure::DoesNotFit(anyhow!("no configuration: {refused}")));
+    /// Writes the configuration, if it is what is printed. It comes before the report: naming code reads files of other users.
+    /// Without anything that the host can load, there is none, and the command fails in the end.
+    pub(super) fn write(&self, args: &DecisionArgs, outputs: &mut Outputs, ends: &mut Ends) {
+        let Some(Some(configuration)) = ends.note(Step::Decision, self.configuration(args)) else { return };
+        if self.shown.printed == Printed::Configuration {
+            ends.note(Step::Result, outputs.write_result(configuration.as_bytes()));
         }
-        let (configuration, notes) = match args.scheduler() {
-            Scheduler::Layered => self.found.layered().context(BUG).map_err(Failure::NoResult)?,
-            Scheduler::Mitosis => (self.found.mitosis().context(BUG).map_err(Failure::NoResult)?, Vec::new()),
-        };
-        for note in self.found.decision().notes.iter().chain(&notes) {
-            say!("note: {note}");
-        }
-        if args.use_hints {
-            say!("note: {}", hints::used(args.scheduler()));
-        }
-        Ok(configuration)
     }
 
-    /// Writes the configuration, if it is what is printed. It comes before the report: naming code reads files of other users.
-    pub(super) fn write(&self, configuration: &str, outputs: &mut Outputs) -> Done {
-        match self.shown.printed {
-            Printed::Configuration => outputs.write_result(configuration.as_bytes()),
-            Printed::Summary | Printed::Json => Ok(()),
+    /// The configuration as the scheduler reads it, which must take it; `None` if nothing can be loaded and none is wanted.
+    fn configuration(&self, args: &DecisionArgs) -> Result<Option<String>, Failure> {
+        if let Some(refused) = &self.found.decision().refused {
+            return match self.shown.printed {
+                Printed::Configuration | Printed::Answer => {
+                    Err(Failure::DoesNotFit(anyhow!("no configuration: {refused}")))
+                }
+                Printed::Summary | Printed::Json => Ok(None),
+            };
         }
+        let configuration = match args.scheduler() {
+            Scheduler::Layered => self.found.layered().map(|it| it.0),
+            Scheduler::Mitosis => self.found.mitosis(),
+        };
+        configuration.context(BUG).map_err(Failure::NoResult).map(Some)
+    }
+
+    /// True if the configuration leaves out some of what was found, which is always shown then.
+    fn leaves_out(&self) -> bool {
+        self.found.decision().notes.iter().any(|note| matches!(note, Note::FewCpus { .. }))
+    }
+
+    /// True if a person is shown what was found.
+    fn has_answer(&self) -> bool {
+        self.shown.is_for_people() || self.leaves_out()
     }
 
     /// True if anything is made of the report.
     pub(super) fn needs_report(&self, outputs: &Outputs) -> bool {
-        let Shown { printed, verbose } = self.shown;
-        verbose > 0 || printed != Printed::Configuration || outputs.need_report()
+        self.has_answer() || self.shown.printed != Printed::Configuration || outputs.need_report()
     }
 
     /// Makes the report, to which the caller adds what only it knows.
     pub(super) fn report(&self, args: &DecisionArgs, sched: Option<&SchedSink>) -> Result<Report, Failure> {
         let mut report = self.found.report().context(BUG).map_err(Failure::NoResult)?;
         if let Some(stats) = sched.filter(|stats| args.sched || stats.events() > 0) {
-            report.wakeups = Some(self.found.wakeups(stats).context(BUG).map_err(Failure::NoResult)?);
+            report.wakeups = self.found.wakeups(stats).context(BUG).map_err(Failure::NoResult)?;
             if stats.events() > 0 {
                 report.scheduling = Some(self.found.scheduling(stats).context(BUG).map_err(Failure::NoResult)?);
             } else {
@@ -226,25 +259,50 @@ impl Decided {
         Ok(report)
     }
 
-    /// Prints the report as it is wanted, and writes all that is made of it.
-    pub(super) fn show(self, report: &Report, mut outputs: Outputs, ends: &mut Ends) {
-        let shown = self.shown;
+    /// Prints what was found as it is wanted, and writes all that is made of the report.
+    pub(super) fn show(&self, report: &Report, mut outputs: Outputs, ends: &mut Ends) {
+        let Shown { printed, verbose } = self.shown;
+        let to_stdout = matches!(printed, Printed::Answer | Printed::Summary);
+        let width = if to_stdout { width::of(&std::io::stdout()) } else { width::of(&std::io::stderr()) };
+        let mut text = self.head.clone() + &report::answer(report, width);
+        if verbose > 0 {
+            let cgroups = cgroups::text(&self.found);
+            text = format!("{text}\n{}{}{cgroups}", messages::tables(verbose, report), self.summary);
+        }
+        if printed == Printed::Answer && self.found.decision().refused.is_none() {
+            text.push_str(messages::TO_WRITE);
+        }
+        match printed {
+            Printed::Json => {
+                let json = report.to_json().context("cannot write the report").map_err(Failure::NoResult);
+                ends.note(Step::Result, json.and_then(|json| outputs.write_result(json.as_bytes())));
+            }
+            Printed::Answer | Printed::Summary => {
+                let text = scxprof_base::escape::lines(&text);
+                ends.note(Step::Result, outputs.write_result(text.as_bytes()));
+            }
+            Printed::Configuration if self.has_answer() => say_lines(&text),
+            Printed::Configuration => {}
+        }
+        ends.note(Step::Report, outputs.write_report(report, &self.found.outcome));
         for note in self.found.symbols().notes() {
             say!("note: {note}");
         }
-        let tables = messages::tables(shown.verbose, report);
-        let text = match (shown.printed, self.summary) {
-            (Printed::Json, _) => Some(report.to_json().context("cannot write the report").map_err(Failure::NoResult)),
-            (_, Some(summary)) => Some(Ok(scxprof_base::escape::lines(&(summary + &tables)))),
-            (_, None) => None,
+    }
+
+    /// Says what the decision does not show.
+    pub(super) fn say_notes(&self, args: &DecisionArgs) {
+        let decision = self.found.decision();
+        let layered = match args.scheduler() {
+            Scheduler::Layered => self.found.layered().map(|it| it.1).unwrap_or_default(),
+            Scheduler::Mitosis => Vec::new(),
         };
-        match text {
-            Some(text) => {
-                ends.note(Step::Result, text.and_then(|text| outputs.write_result(text.as_bytes())));
-            }
-            None if shown.verbose > 0 => say_lines(&tables),
-            None => {}
+        let verbose = self.shown.verbose;
+        for note in decision.notes.iter().filter(|note| messages::is_news(note, verbose)).chain(&layered) {
+            say!("note: {note}");
         }
-        ends.note(Step::Report, outputs.write_report(report, &self.found.outcome));
+        if args.use_hints {
+            say!("note: {}", hints::used(args.scheduler()));
+        }
     }
 }

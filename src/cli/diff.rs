@@ -107,9 +107,6 @@ fn load(path: &Path, args: &DiffArgs, signals: &Signals) -> Result<Report, Failu
         Error::NoSamples { .. } => of_file(anyhow!("no usable samples (scxprof extract -f says why)")),
         error => of_file(error.into()),
     })?;
-    if let Some(refused) = &found.decision().refused {
-        return Err(of_file(anyhow!("no configuration: {refused}")));
-    }
     found.report().map_err(|error| of_file(error.into()))
 }
 

@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::args::{text, MaxLossArgs, MemoryArgs, RESULT};
 use super::capture;
-use super::decision::{self, DecisionArgs, Named, Printed, Shown};
+use super::decision::{self, DecisionArgs, Named, Shown};
 use super::ends::{Ends, Step};
 use super::evidence::EvidenceArgs;
 use super::failure::{Done, Failure};
@@ -57,21 +57,18 @@ pub(super) struct ExtractArgs {
     evidence: EvidenceArgs,
     /// Print a summary to stderr (-vv: full detail)
     #[arg(short = 'v', long = "verbose", action = clap::ArgAction::Count, help_heading = RESULT)]
-    verbose: u8,
+    pub(super) verbose: u8,
     #[command(flatten)]
     filter: FilterArgs,
 }
 
 /// Reads the profile, decides and prints the configuration.
 pub(super) fn run(args: &ExtractArgs, stdout: Stdout) -> Done {
-    print(args, Printed::Configuration, stdout)
+    print(args, Shown::new(&args.outputs, args.verbose), stdout)
 }
 
 /// Reads the profile, decides and prints.
-pub(super) fn print(args: &ExtractArgs, printed: Printed, stdout: Stdout) -> Done {
-    // A summary as the result is what -v says, and with -v all that -vv says.
-    let verbose = args.verbose.saturating_add(u8::from(printed == Printed::Summary));
-    let shown = Shown { printed, verbose };
+pub(super) fn print(args: &ExtractArgs, shown: Shown, stdout: Stdout) -> Done {
     let filter = Filter::new(&args.filter)?;
     let mut outputs = args.outputs.open(stdout)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
@@ -82,7 +79,6 @@ pub(super) fn print(args: &ExtractArgs, printed: Printed, stdout: Stdout) -> Don
     let mut sched = args.decision.wakeups(args.outputs.has_page(), profile.places(), profile.own_pid());
     let mut recording = Recording { args, shown, profile, filter, stop: &stop };
     let sampled = recording.sample(sched.as_mut())?;
-    recording.say(&sampled);
     let (loss, damage) = (sampled.outcome.loss, Damage::of_profile(&recording.profile));
     let mut ends = Ends::default();
     let decided = recording.decide(sampled, sched.as_ref(), outputs, &mut ends);
@@ -106,7 +102,7 @@ impl Recording<'_> {
     /// Reads the samples that are selected.
     fn sample(&mut self, sched: Option<&mut SchedSink>) -> Result<Sampled, Failure> {
         let Self { args, shown, profile, filter, stop } = self;
-        let named = Named::new(shown.verbose, args.outputs.has_report() || shown.printed == Printed::Json);
+        let named = Named::new(*shown, args.outputs.has_report());
         let mut builder = input::session(profile, args.memory.bytes()).analysis(args.decision.analysis(named));
         let mut select = |sample: &Sample, cgroups: &mut Cgroups| filter.keeps(sample, cgroups);
         if !args.filter.is_empty() {
@@ -119,32 +115,29 @@ impl Recording<'_> {
     }
 
     /// Says what was read, and what was not.
-    fn say(&self, sampled: &Sampled) {
-        capture::say_notes(&sampled.outcome, None);
+    fn say(&self, outcome: &Outcome) {
+        capture::say_notes(outcome, None);
         if self.filter.left_out > 0 {
             say!("note: {} accesses left out by the selection", self.filter.left_out);
         }
-        // On stdout it is once.
-        let verbose = if self.shown.printed == Printed::Summary { 0 } else { self.shown.verbose };
-        messages::say_sampled(verbose, sampled);
+        messages::say_sampled(self.shown.verbose, outcome);
         let by_perf = self.profile.meta.is_none() && self.profile.perf_data().is_some();
-        if by_perf && sampled.outcome.loss.no_cgroup_path > 0 {
+        if by_perf && outcome.loss.no_cgroup_path > 0 {
             say!("note: perf records cgroups with --all-cgroups: `{PERF_RECORD}`");
         }
     }
 
-    /// Prints the configuration or the summary, and writes what is made of the report.
+    /// Prints the configuration or what was found, and writes what is made of the report.
     fn decide(&self, sampled: Sampled, sched: Option<&SchedSink>, mut outputs: Outputs, ends: &mut Ends) -> Done {
         let args = self.args;
         let nothing = |outcome: &Outcome, source| {
+            self.say(outcome);
             let damage = Damage::of_profile(&self.profile);
             messages::no_recorded_samples(outcome, source, self.filter.nothing(), &damage)
         };
         let decided = decision::decide(&args.decision, self.shown, sampled, nothing)?;
-        // Also where this host has too few CPUs for a configuration: others have more.
         ends.note(Step::Evidence, outputs.write_evidence(&decided.found));
-        let configuration = decided.configuration(&args.decision)?;
-        ends.note(Step::Result, decided.write(&configuration, &mut outputs));
+        decided.write(&args.decision, &mut outputs, ends);
         if decided.needs_report(&outputs) {
             let mut report = decided.report(&args.decision, sched)?;
             add_recorded(&mut report.run, &self.profile, args.input.path());
@@ -153,6 +146,8 @@ impl Recording<'_> {
             }
             decided.show(&report, outputs, ends);
         }
+        self.say(&decided.found.outcome);
+        decided.say_notes(&args.decision);
         Ok(())
     }
 }

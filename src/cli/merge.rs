@@ -268,7 +268,8 @@ fn say(args: &MergeArgs, merged: &Evidence, decided: &FleetDecision, json: &str)
         if let Some(score) = score {
             let _ = writeln!(
                 text,
-                "Score: {:.1} % of the avoidable misses, on {} last-level caches; {:.1} % of all possible misses are avoidable",
+                "Beyond what threads avoid by chance that run anywhere: {:.1} % on {} last-level caches (docs/score.md); {:.1} % of all \
+                 possible misses are avoidable",
                 score * 100.0,
                 args.llcs,
                 merged.avoidable() * 100.0

@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 
 use anyhow::anyhow;
 
+use super::hints;
 use super::input::Damage;
-use super::say::say_lines;
-use super::{cgroups, hints};
+use crate::config::Note;
 use crate::host::priority::NICE;
 use crate::outcome::FRAMES_HIDDEN;
 use crate::report::{self, Report};
@@ -32,31 +32,50 @@ const GATHERS: &str =
     "Gathers and scatters: their indices are in vector registers. The kernel gives these only with PEBS of \
                        Intel cores, not with a timer";
 
-/// Who was sampled and how, for `-v`.
-pub(super) fn summary(verbose: u8, sampled: &Sampled) -> String {
+/// What was sampled and how long, for `-v`.
+pub(super) fn source(sampled: &Sampled) -> String {
     let Sampled { decider, outcome, .. } = sampled;
     let source = decider.source();
     let Outcome { duration, events, samples, accesses, .. } = outcome;
     let seconds = duration.as_secs_f64();
-    let mut text = format!("Source: {source} ({})\n", source.coverage());
-    let _ = writeln!(text, "Sampled {seconds:.1} s: {events} events, {samples} samples, {accesses} accesses");
-    if let Some(priority) = outcome.realtime {
+    format!(
+        "Source: {source} ({})\nSampled {seconds:.1} s: {events} events, {samples} samples, {accesses} accesses\n",
+        source.coverage()
+    )
+}
+
+/// Who was sampled, and what the addresses come from, for `-v`.
+pub(super) fn summary(verbose: u8, sampled: &Sampled) -> String {
+    let Sampled { decider, outcome, .. } = sampled;
+    let mut text = String::new();
+    if let Some(priority) = outcome.realtime.filter(|_| verbose > 1) {
         let _ = writeln!(text, "Readers: SCHED_FIFO, priority {priority}, all else of scxprof nice {NICE}");
     }
     if let Some(recovery) = &outcome.recovery {
         text.push_str(&yield_text(verbose, recovery));
         text.push('\n');
     }
-    text + &report::summary(decider.specs(), decider.tally(), verbose > 1) + &cgroups::text(&decider.sampled_cgroups())
+    text + &report::summary(decider.specs(), decider.tally(), verbose > 1)
 }
 
-/// Messages about the samples: losses always, the summary with -v.
-pub(super) fn say_sampled(verbose: u8, sampled: &Sampled) {
-    let outcome = &sampled.outcome;
-    let loss = outcome.loss;
-    if verbose > 0 {
-        say_lines(&summary(verbose, sampled));
+/// Ends the answer at a terminal.
+pub(super) const TO_WRITE: &str = "To write the configuration: -o FILE, or > FILE. -v shows more.\n";
+
+/// A part of the samples below this that is not judged is not news.
+const FEW: f64 = 0.05;
+
+/// False for a note that the answer has, and for one that tells a person nothing.
+pub(super) fn is_news(note: &Note, verbose: u8) -> bool {
+    match note {
+        Note::FewCpus { .. } => false,
+        Note::Unknown { share, .. } => verbose > 0 || *share >= FEW,
+        _ => true,
     }
+}
+
+/// Messages about the samples: losses.
+pub(super) fn say_sampled(verbose: u8, outcome: &Outcome) {
+    let loss = outcome.loss;
     if let Some(hints) = &outcome.hints {
         hints::report(hints, verbose);
     }
@@ -99,7 +118,7 @@ fn yield_text(verbose: u8, recovery: &RecoveryStats) -> String {
         recovery.recovered,
         recovery.user_samples,
         recovery.share() * 100.0,
-        if recovery.by_method.is_empty() {
+        if recovery.by_method.is_empty() || verbose < 2 {
             String::new()
         } else {
             let methods = METHODS.iter().filter_map(|(letter, words)| {

@@ -56,6 +56,7 @@ mod times;
 mod trace;
 mod wakers;
 mod watch;
+mod width;
 mod windows;
 
 use failure::Failure;
@@ -69,8 +70,8 @@ Exit codes:
   2  wrong usage, also a profile that cannot be opened or an output that cannot be made
   3  not supported or not permitted here
   4  the result was written, but more samples were lost than --max-loss allows, or a profile is damaged
-  5  scx_mitosis would have more cells than CPUs or than it takes, so no configuration was written; or a score is below
-     --at-least
+  5  the target host has no CPU for anything that was found, so no configuration was written, only the finding; or a
+     locality is below --at-least
   128 + N  ended at once by a second signal N (130: Ctrl-C); the first one ends the capture, and the result is written
 With a COMMAND, 1, 3 and 5 come first, then the command's own status (128 + its signal), then 4.";
 

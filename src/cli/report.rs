@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::args::RESULT;
-use super::decision::Printed;
+use super::decision::{Printed, Shown};
 use super::extract::{self, ExtractArgs};
 use super::failure::Failure;
 use super::output::Stdout;
@@ -34,5 +34,12 @@ pub(super) struct ReportArgs {
 
 /// Reads the profile, decides and prints what was found.
 pub(super) fn run(args: &ReportArgs, stdout: Stdout) -> Result<(), Failure> {
-    extract::print(&args.extract, if args.json { Printed::Json } else { Printed::Summary }, stdout)
+    // A summary is what -v says, and with -v all that -vv says.
+    let verbose = args.extract.verbose.saturating_add(1);
+    let printed = if args.json { Printed::Json } else { Printed::Summary };
+    extract::print(
+        &args.extract,
+        Shown { printed, verbose: if args.json { args.extract.verbose } else { verbose } },
+        stdout,
+    )
 }

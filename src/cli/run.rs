@@ -10,7 +10,7 @@ use super::args::RESULT;
 use super::capture::{self, CaptureArgs};
 use super::command::Held;
 use super::controllers;
-use super::decision::{self, DecisionArgs, Named, Printed, Shown};
+use super::decision::{self, DecisionArgs, Named, Shown};
 use super::ends::{Ends, Step};
 use super::evidence::EvidenceArgs;
 use super::failure::{Done, Failure};
@@ -22,7 +22,7 @@ use super::signals::Signals;
 use crate::config::Placement;
 use crate::host::topology;
 use crate::profile::meta::Host;
-use crate::session::{Error, Progress, Sampled, SchedOptions, SchedSink};
+use crate::session::{Error, Outcome, Progress, Sampled, SchedOptions, SchedSink};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -76,7 +76,8 @@ pub(super) fn run(args: &RunArgs, stdout: Stdout) -> Result<(), Failure> {
     let RunArgs { capture: wanted, outputs: output_args, decision, scored, verbose, .. } = args;
     let configurations = score::read_configurations("--score", scored)?;
     let (mut builder, mut host) = capture::builder(wanted)?;
-    let mut analysis = decision.analysis(Named::new(*verbose, output_args.has_report()));
+    let shown = Shown::new(output_args, *verbose);
+    let mut analysis = decision.analysis(Named::new(shown, output_args.has_report()));
     if decision.use_hints && !wanted.hints.are_followed() {
         return Err(Failure::Usage(anyhow!("--use-hints needs --hints-map, which says where the hints are")));
     }
@@ -110,17 +111,20 @@ pub(super) fn run(args: &RunArgs, stdout: Stdout) -> Result<(), Failure> {
     let watched = |ended: &mut dyn FnMut(Progress) -> bool| session.run_until(ended);
     let sampled = capture::watch(wanted.watch.limit(), command.as_mut(), &signals, tables.as_ref(), watched);
     let loss = sampled.outcome.loss;
-    capture::say_notes(&sampled.outcome, rate_before);
-    messages::say_sampled(*verbose, &sampled);
+    let say = |outcome: &Outcome| {
+        capture::say_notes(outcome, rate_before);
+        messages::say_sampled(*verbose, outcome);
+    };
     let mut ends = Ends::default();
     if configurations.is_empty() {
         let needs = decision.is_for_mitosis().then(|| controllers::note(wanted, sampled.decider.tally())).flatten();
-        let decided = decide(args, sampled, sched.as_ref(), begin, outputs, &mut ends);
+        let decided = decide(args, shown, sampled, sched.as_ref(), begin, outputs, &say, &mut ends);
         ends.note(Step::Decision, decided);
         if let Some(needs) = needs.filter(|_| ends.has_result()) {
             say!("note: {needs}");
         }
     } else {
+        say(&sampled.outcome);
         let judged = judge(args, &configurations, sampled, outputs, &mut ends);
         ends.note(Step::Decision, judged);
     }
@@ -133,21 +137,26 @@ pub(super) fn run(args: &RunArgs, stdout: Stdout) -> Result<(), Failure> {
     ends.end()
 }
 
-/// Prints the configuration, and writes what is made of the report. `begin` is when the capture began, since 1970.
+/// Prints the configuration, and writes what is made of the report. `begin` is when the capture began, since 1970; `say` says what
+/// the samples need to be said of.
+#[allow(clippy::too_many_arguments)]
 fn decide(
     args: &RunArgs,
+    shown: Shown,
     sampled: Sampled,
     sched: Option<&SchedSink>,
     begin: Option<Duration>,
     mut outputs: Outputs,
+    say: &dyn Fn(&Outcome),
     ends: &mut Ends,
 ) -> Done {
-    let shown = Shown { printed: Printed::Configuration, verbose: args.verbose };
-    let decided = decision::decide(&args.decision, shown, sampled, messages::no_samples)?;
-    // Also where this host has too few CPUs for a configuration: others have more.
+    let nothing = |outcome: &Outcome, source| {
+        say(outcome);
+        messages::no_samples(outcome, source)
+    };
+    let decided = decision::decide(&args.decision, shown, sampled, nothing)?;
     ends.note(Step::Evidence, outputs.write_evidence(&decided.found));
-    let configuration = decided.configuration(&args.decision)?;
-    ends.note(Step::Result, decided.write(&configuration, &mut outputs));
+    decided.write(&args.decision, &mut outputs, ends);
     if decided.needs_report(&outputs) {
         let mut report = decided.report(&args.decision, sched)?;
         report.run.begin_unix = begin.map(|begin| begin.as_secs_f64());
@@ -155,6 +164,8 @@ fn decide(
         report.run.host = Some(host).filter(|name| !name.is_empty());
         decided.show(&report, outputs, ends);
     }
+    say(&decided.found.outcome);
+    decided.say_notes(&args.decision);
     Ok(())
 }
 

@@ -36,7 +36,7 @@ pub(super) struct JudgeArgs {
     /// Last-level caches of the host that will run the scheduler; a subcell that is on several of them avoids less
     #[arg(long, value_name = "N", default_value = "2", value_parser = clap::value_parser!(u32).range(2..), help_heading = TUNING)]
     pub(super) llcs: u32,
-    /// Exit with 5 if a configuration has a score below this
+    /// Exit with 5 if a configuration has a locality below this
     #[arg(long, value_name = "PERCENT", value_parser = percent, help_heading = RESULT)]
     pub(super) at_least: Option<f64>,
     /// Print the score as JSON (docs/score.md has the schema)
@@ -44,7 +44,7 @@ pub(super) struct JudgeArgs {
     json: bool,
 }
 
-/// Print which part of the avoidable misses configurations avoid
+/// Print the locality of configurations: which part of the avoidable misses they avoid
 #[derive(Debug, Args)]
 #[command(
     after_help = EXAMPLES,
@@ -158,12 +158,12 @@ pub(super) fn print(report: &ScoreReport, args: &JudgeArgs) -> Result<String, Fa
 /// Compares the scores with what is wanted.
 pub(super) fn check(report: &ScoreReport, args: &JudgeArgs) -> Done {
     let Some(least) = args.at_least else { return Ok(()) };
-    let low = |score: &&crate::report::score::Score| score.score.is_some_and(|it| it < least / 100.0 - 1e-9);
+    let low = |score: &&crate::report::score::Score| score.locality.is_some_and(|it| it < least / 100.0 - 1e-9);
     match report.configurations.iter().find(low) {
         Some(score) => Err(Failure::DoesNotFit(anyhow!(
             "{} avoids {:.2} % of the avoidable misses, less than --at-least {least}",
             score.name,
-            score.score.unwrap_or_default() * 100.0
+            score.locality.unwrap_or_default() * 100.0
         ))),
         None => Ok(()),
     }

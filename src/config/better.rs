@@ -27,8 +27,8 @@ const NOTHING: f64 = 1e-9;
 /// not count. If names alone avoid clearly more of a cell spec, its communities are restored one by one, the largest first, as
 /// long as that avoids no less. So only those are grouped by name for which that is better.
 ///
-/// `locality` gives the part of the avoidable misses of a cell spec's threads that labels of all threads avoid; `None` if too few
-/// are avoidable.
+/// `locality` gives the part of the avoidable misses of some threads that labels of all threads avoid; `None` if too few are
+/// avoidable. Its first argument says of each thread whether it counts.
 ///
 /// # Errors
 /// [`NoSamples`].
@@ -37,8 +37,9 @@ pub(crate) fn better(
     tally: &Tally,
     members: &Members,
     options: &DecisionOptions,
-    locality: impl Fn(SpecIndex, &[u32]) -> Option<f64>,
+    locality: impl Fn(&[bool], &[u32]) -> Option<f64>,
 ) -> Result<Decision, NoSamples> {
+    let locality = |spec: SpecIndex, labels: &[u32]| locality(&of_spec(spec, tally, members, labels.len()), labels);
     let judge = Judge { specs, tally, members, options, locality: &locality };
     let by_sharing = decide(specs, tally, members, options)?;
     let Some(ours) = labels(&by_sharing, tally, members) else { return Ok(by_sharing) };
@@ -58,6 +59,17 @@ pub(crate) fn better(
     let mut decision = judge.without(&named)?;
     decision.notes.extend(notes);
     Ok(decision)
+}
+
+/// The threads of a cell spec.
+fn of_spec(spec: SpecIndex, tally: &Tally, members: &Members, threads: usize) -> Vec<bool> {
+    let mut is_of = vec![false; threads];
+    for member in &members.threads {
+        if let Some(it) = is_of.get_mut(member.thread as usize) {
+            *it = tally.get(member.cell).is_some_and(|cell| cell.spec == spec);
+        }
+    }
+    is_of
 }
 
 /// What is grouped by name.
@@ -187,10 +199,10 @@ mod tests {
             members.threads.push(member);
         }
         let calls = std::cell::Cell::new(0);
-        let locality = |spec: SpecIndex, labels: &[u32]| {
-            assert_eq!(labels.len(), threads.len());
+        let locality = |of: &[bool], labels: &[u32]| {
+            assert_eq!((labels.len(), of.len()), (threads.len(), threads.len()));
             // The first is by sharing, and the next by names; all threads are in the last cell spec.
-            (spec + 1 == specs.specs().len()).then(|| {
+            of.iter().all(|is_of| *is_of).then(|| {
                 calls.set(calls.get() + 1);
                 [0.2, 0.9].get(calls.get() - 1).copied().unwrap_or(0.3)
             })
@@ -220,10 +232,10 @@ mod tests {
             members.threads.push(member);
         }
         // What is avoided by each pair that is together.
-        let locality = |spec: SpecIndex, labels: &[u32]| {
+        let locality = |of: &[bool], labels: &[u32]| {
             let pairs = [(0, 1, 0.05), (1, 2, 0.5), (3, 4, 0.2)];
             let kept = pairs.iter().filter(|(a, b, _)| labels[*a] == labels[*b]);
-            (spec + 1 == specs.specs().len()).then(|| kept.map(|it| it.2).sum())
+            of.iter().all(|is_of| *is_of).then(|| kept.map(|it| it.2).sum())
         };
         let decision = better(&specs, &tally, &members, &DecisionOptions::new(0.05, 64), locality).unwrap();
         let names: Vec<&str> = decision.cells[0].subcells.iter().map(|it| it.name.as_str()).collect();

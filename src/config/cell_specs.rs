@@ -208,6 +208,38 @@ impl CellSpecs {
         is_whole.then_some(Self { specs })
     }
 
+    /// The same with a `--cell`, `NAME=REGEX`, before all others; `None` if it is none.
+    #[must_use]
+    pub(crate) fn with_first(&self, given: &str) -> Option<Self> {
+        let (name, regex) = given.split_once('=').filter(|(name, regex)| !name.is_empty() && !regex.is_empty())?;
+        let matcher = compile("cell", regex).ok()?;
+        let first = CellSpec { name: name.to_owned(), matcher };
+        Some(Self { specs: std::iter::once(first).chain(self.specs.iter().cloned()).collect() })
+    }
+
+    /// The same without those `--cell`s that have one of these names.
+    #[must_use]
+    pub(crate) fn without_named(&self, names: &[String]) -> Self {
+        let given = self.specs.iter().take(self.given()).enumerate();
+        let left_out: Vec<SpecIndex> = given.filter(|(_, spec)| names.contains(&spec.name)).map(|it| it.0).collect();
+        self.without(&left_out)
+    }
+
+    /// The same without all `--cell`s; `None` if there are none.
+    #[must_use]
+    pub(crate) fn without_given(&self) -> Option<Self> {
+        let given: Vec<SpecIndex> = (0..self.given()).collect();
+        (!given.is_empty()).then(|| self.without(&given))
+    }
+
+    /// The same without some of them. The last one stays.
+    #[must_use]
+    pub(super) fn without(&self, left_out: &[SpecIndex]) -> Self {
+        let last = self.specs.len().saturating_sub(1);
+        let kept = self.specs.iter().enumerate().filter(|(at, _)| *at == last || !left_out.contains(at));
+        Self { specs: kept.map(|it| it.1.clone()).collect() }
+    }
+
     /// The cell specs in order.
     #[doc(hidden)]
     #[must_use]
@@ -216,7 +248,7 @@ impl CellSpecs {
     }
 
     /// How many of them, the first ones, are the user's `--cell`s.
-    pub(super) fn given(&self) -> usize {
+    pub(crate) fn given(&self) -> usize {
         self.specs.len().saturating_sub(BUILT_IN)
     }
 

@@ -11,7 +11,7 @@ use super::mitosis::{MitosisError, MAX_CELLS};
 use super::note::Note;
 use super::owners::ByCell;
 use super::scheduler::Scheduler;
-use super::specs::{specs, Room, Specs};
+use super::specs::{specs, Room};
 use super::tally::{CellIndex, Tally};
 
 /// The options of the decision.
@@ -76,8 +76,8 @@ pub struct Decision {
 ///
 /// Without members only names are known, and all threads are in classes.
 ///
-/// If scx_mitosis would not have a CPU for every subcell, cells get fewer of them; see [`Note::FewCpus`]. If it would not have
-/// one for every cell, [`Decision::refused`] says so.
+/// If scx_mitosis would not have a CPU for every subcell, cells get fewer of them. If it would not have one for every cell,
+/// [`Decision::refused`] says so. [`super::find`] decides what to do then.
 ///
 /// # Errors
 /// [`NoSamples`] if the tally is empty.
@@ -99,16 +99,10 @@ pub fn decide(
     let present = |index: &SpecIndex| tally.spec_total(*index) > 0.0;
     let count = (0..cell_specs.specs().len()).filter(present).count();
     let host = Host::new(cell_specs, tally, options);
-    let mut left_out = Vec::new();
     // What the general specs leave; each spec takes at least one cell.
     let mut room = Room { specs: MAX_CELLS.saturating_sub(count), subcells: host.subcells() };
     for (index, spec) in cell_specs.specs().iter().enumerate().filter(|(index, _)| present(index)) {
         let own = specs(index, spec, tally, &by_cell, options.min_share, room);
-        if room.subcells < host.most() {
-            let more = Room { subcells: host.most(), ..room };
-            let all = specs(index, spec, tally, &by_cell, options.min_share, more);
-            left_out.extend(missing(&all, &own));
-        }
         room.specs = room.specs.saturating_sub(own.cells.len());
         decision.cells.extend(own.cells);
         decision.bases.extend(own.bases);
@@ -130,30 +124,7 @@ pub fn decide(
     }
     unique_names(&mut decision.cells);
     decision.refused = host.refuses();
-    if !left_out.is_empty() && decision.refused.is_none() {
-        let Host { target_cpus, cells, share, .. } = host;
-        decision.notes.push(Note::FewCpus { target_cpus, cells, share, left_out });
-    }
     Ok(decision)
-}
-
-/// The subcells of `all` for which `own` has neither the communities nor the class, by their cells.
-fn missing(all: &Specs, own: &Specs) -> Vec<(String, Vec<String>)> {
-    let mut missing = Vec::new();
-    for (cell, bases) in all.cells.iter().zip(&all.bases) {
-        let at = own.cells.iter().position(|it| it.name == cell.name);
-        let kept = at.and_then(|at| own.bases.get(at)).map(Vec::as_slice).unwrap_or_default();
-        let is_kept = |basis: &Basis| match &basis.class {
-            Some(_) => kept.iter().any(|it| it.class == basis.class),
-            None => basis.communities.iter().all(|community| kept.iter().any(|it| it.communities.contains(community))),
-        };
-        let lost = cell.subcells.iter().zip(bases).filter(|(_, basis)| !is_kept(basis));
-        let lost: Vec<String> = lost.map(|(subcell, _)| subcell.name.clone()).collect();
-        if !lost.is_empty() {
-            missing.push((cell.name.clone(), lost));
-        }
-    }
-    missing
 }
 
 /// Makes names unique by a number.
@@ -171,11 +142,13 @@ fn unique_names(cells: &mut [Cell]) {
 ///
 /// scx_mitosis gives every cell an equal share of the CPUs, and each subcell needs one of its cell's (`compute_targets`). Cells
 /// are counted by samples: an idle cgroup that matches is one more.
-struct Host {
+pub(super) struct Host {
     scheduler: Scheduler,
     target_cpus: usize,
     /// One for each matched cgroup, and the root's, which always exists.
-    cells: usize,
+    pub(super) cells: usize,
+    /// Those of them that have samples, and the root's.
+    pub(super) sampled: usize,
     /// The smallest number of CPUs of a cell.
     share: usize,
     /// The layers that scx_layered needs for what is left of each cell, and for all other threads.
@@ -183,18 +156,18 @@ struct Host {
 }
 
 impl Host {
-    fn new(cell_specs: &CellSpecs, tally: &Tally, options: &DecisionOptions) -> Self {
+    pub(super) fn new(cell_specs: &CellSpecs, tally: &Tally, options: &DecisionOptions) -> Self {
         let is_root = |index: SpecIndex| index + 1 == cell_specs.specs().len();
         let sampled = 1 + tally.cells().filter(|(_, cell)| !is_root(cell.spec)).count();
         let DecisionOptions { target_cpus, scheduler, .. } = *options;
         let cells = options.cells.unwrap_or(sampled);
         let specs = cell_specs.specs().len();
         let layers = 1 + (0..specs).filter(|&index| !is_root(index) && tally.spec_total(index) > 0.0).count();
-        Self { scheduler, target_cpus, cells, share: target_cpus / cells, layers }
+        Self { scheduler, target_cpus, cells, sampled, share: target_cpus / cells, layers }
     }
 
     /// Subcells that a cell can have besides its catch-all.
-    fn subcells(&self) -> usize {
+    pub(super) fn subcells(&self) -> usize {
         match self.scheduler {
             Scheduler::Mitosis => self.share.saturating_sub(1).min(ROOM),
             Scheduler::Layered => self.most(),
@@ -203,14 +176,14 @@ impl Host {
 
     /// The same if there are CPUs for all of them. A cell cannot know how many layers another one needs: if there are too many in
     /// all, the least valuable are left out when layers are made.
-    fn most(&self) -> usize {
+    pub(super) fn most(&self) -> usize {
         match self.scheduler {
             Scheduler::Mitosis => ROOM,
             Scheduler::Layered => MAX_LAYERS.saturating_sub(self.layers),
         }
     }
 
-    fn refuses(&self) -> Option<MitosisError> {
+    pub(super) fn refuses(&self) -> Option<MitosisError> {
         let Self { target_cpus, cells, .. } = *self;
         match self.scheduler {
             Scheduler::Layered => None,
@@ -355,21 +328,11 @@ mod tests {
         let enough = with(12);
         assert_eq!((names(&enough.cells[0]), &enough.notes[..]), (vec!["web", "log", "db", "rest"], &[][..]));
         // Three cells including the root's: 3, 2 and 1 CPU each.
-        for (target_cpus, share, kept, lost) in [
-            (11, 3, &["web", "log", "rest"][..], &["db"][..]),
-            (6, 2, &["web", "rest"], &["log", "db"]),
-            (5, 1, &[], &["web", "log", "db"]),
-        ] {
+        for (target_cpus, share, kept) in [(11, 3, &["web", "log", "rest"][..]), (6, 2, &["web", "rest"]), (5, 1, &[])]
+        {
             let decision = with(target_cpus);
             assert_eq!(names(&decision.cells[0]), kept, "{target_cpus}");
             assert_eq!(decision.bases[0].len(), kept.len());
-            let lost: Vec<_> = lost.iter().map(|&name| name.to_owned()).collect();
-            let left_out = |it: &(String, Vec<String>)| it.0 == "allotment" && it.1 == lost;
-            let is_said = |note: &Note| match note {
-                Note::FewCpus { cells: 3, share: has, left_out: out, .. } => *has == share && out.iter().any(left_out),
-                _ => false,
-            };
-            assert!(decision.notes.iter().any(is_said), "{:?}", decision.notes);
             let crowded = decision.cells.iter().filter(|cell| cell.subcells.len() > share).count();
             assert_eq!((crowded, decision.refused), (0, None));
         }

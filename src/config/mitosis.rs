@@ -50,6 +50,15 @@ pub enum MitosisError {
         /// The number of cells, including the root's.
         cells: usize,
     },
+    /// Nothing of what was found has a CPU of its own: without it the scheduler does what it does without a configuration.
+    #[error(
+        "nothing of what was found can be loaded on a host of {target_cpus} CPU{}: scx_mitosis needs a CPU for each cell and each \
+         subcell", if *.target_cpus == 1 { "" } else { "s" }
+    )]
+    NothingFits {
+        /// CPUs of the host.
+        target_cpus: usize,
+    },
     /// Two cells, or two subcells of a cell, have the same name, or one has none.
     #[error("{place}: the name \"{name}\" is empty or taken")]
     Name {

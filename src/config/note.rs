@@ -178,6 +178,13 @@ pub enum Note {
         /// How both become one cell.
         one_cell: OneCell,
     },
+    /// The `--cell`s make the configuration worse than it would be without them.
+    CellsCost {
+        /// The part of the avoidable misses between any two threads of the host that the configuration avoids, of 1.
+        with: f64,
+        /// The same without the `--cell`s.
+        without: f64,
+    },
     /// More pairs of cells share memory than notes are written.
     MoreAcrossCells {
         /// How many more.
@@ -214,15 +221,15 @@ pub enum Note {
         /// How many more.
         communities: usize,
     },
-    /// Subcells are left out, because scx_mitosis would exit with "Not enough CPUs" on a host of this size.
+    /// Cells or subcells are left out, because scx_mitosis would exit with "Not enough CPUs" on a host of this size.
     FewCpus {
         /// CPUs of the host.
         target_cpus: usize,
         /// Cells with samples: one for each matched cgroup and the root's.
         cells: usize,
-        /// The smallest number of CPUs of a cell.
-        share: usize,
-        /// The subcells that are left out, the least valuable, by their cells.
+        /// CPUs that are enough for all that was found.
+        needed: usize,
+        /// The subcells that are left out, the least valuable, by their cells. A cell without any is left out itself.
         left_out: Vec<(String, Vec<String>)>,
     },
 }
@@ -430,6 +437,13 @@ impl Note {
                 write!(f, "{smaller} and {larger} share memory: one cache for both would avoid {part:.1}% of the possible ")?;
                 write!(f, "misses of {smaller}, but each cell has CPUs of its own. If they need not be apart: {one_cell}")
             }
+            Self::CellsCost { with, without } => write!(
+                f,
+                "with these --cell the locality of the whole host is {:.1} %, and without them {:.1} %: cells divide the CPUs, and \
+                 threads of different cells share none",
+                with * 100.0,
+                without * 100.0
+            ),
             Self::MoreAcrossCells { pairs: 1 } => f.write_str("1 more pair of cells shares memory: --report lists it"),
             Self::MoreAcrossCells { pairs } => {
                 write!(f, "{pairs} more pairs of cells share memory: --report lists those that share most")
@@ -457,20 +471,28 @@ impl Note {
             Self::MoreChange { communities } => {
                 write!(f, "{communities} more communities are not the same all the time: --report lists them")
             }
-            Self::FewCpus { target_cpus, cells, share, left_out } => {
-                let cpus = |count: &usize| if *count == 1 { "1 CPU".to_owned() } else { format!("{count} CPUs") };
-                write!(f, "scx_mitosis needs a CPU for every subcell, and ")?;
-                match cells {
-                    1 => write!(f, "the root's cell has {}: ", cpus(share))?,
-                    _ => write!(f, "{cells} cells (with the root's) on a host of {target_cpus} have {} each: ", cpus(share))?,
-                }
+            Self::FewCpus { target_cpus, needed, left_out, .. } => {
                 let of_cell = |(cell, subcells): &(String, Vec<String>)| {
-                    let subcells: Vec<String> = subcells.iter().map(|subcell| format!("\"{subcell}\"")).collect();
-                    format!("{cell} is without {}", list(&subcells, ", "))
+                    let subcells: Vec<String> = subcells.iter().map(|subcell| format!("{cell}/{subcell}")).collect();
+                    if subcells.is_empty() {
+                        format!("the cell {cell}")
+                    } else {
+                        list(&subcells, ", ")
+                    }
                 };
-                f.write_str(&list(&left_out.iter().map(of_cell).collect::<Vec<_>>(), "; "))?;
-                f.write_str(" (--target-cpus names a larger host")?;
-                f.write_str(if *cells > 1 { "; fewer --cell make fewer cells)" } else { ")" })
+                let cpus = if *target_cpus == 1 { "1 CPU".to_owned() } else { format!("{target_cpus} CPUs") };
+                let large = (*needed).max(64).checked_next_power_of_two().unwrap_or(*needed);
+                write!(
+                    f,
+                    "this host has {cpus}, and scx_mitosis needs one for each cell and each subcell ({needed} for all of these), so the \
+                     configuration is without "
+                )?;
+                f.write_str(&first(NAMED, left_out.iter().map(of_cell), ", "))?;
+                write!(
+                    f,
+                    ". For a host of {large} CPUs: --target-cpus {large}; for scx_layered, which needs no CPU for each: --target \
+                     layered"
+                )
             }
             Self::ByName { .. }
             | Self::Strays { .. }
@@ -490,6 +512,9 @@ impl Note {
 fn say_whose(f: &mut fmt::Formatter<'_>, whose: Option<&ThreadRef>) -> fmt::Result {
     whose.map_or(Ok(()), |whose| write!(f, "; {whose}"))
 }
+
+/// Cells of a list of what is left out.
+const NAMED: usize = 4;
 
 /// The first eight of a list.
 fn list(items: &[String], between: &str) -> String {

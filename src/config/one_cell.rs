@@ -32,6 +32,8 @@ pub enum OneCell {
     OneSpec(String),
     /// Not without moving the cgroups: only the root contains both.
     No,
+    /// There is a way, but it was not found to be better for the target host.
+    NotBetter,
 }
 
 impl OneCell {
@@ -132,6 +134,7 @@ impl fmt::Display for OneCell {
             Self::No => f.write_str(
                 "no cell spec matches both, as only the root contains both cgroups; move them into one cgroup",
             ),
+            Self::NotBetter => f.write_str("no other cells are known to be better for the target host"),
         }
     }
 }
@@ -214,6 +217,7 @@ mod tests {
                     prop_assert_eq!(&keys[0], &keys[1]);
                     prop_assert_eq!(keys[0].spec, 0);
                 }
+                OneCell::NotBetter => prop_assert!(false, "nothing was compared"),
                 OneCell::LeaveOut(names) => {
                     let is_kept = |cell: &&String| !names.iter().any(|name| cell.starts_with(&format!("{name}=")));
                     let kept: Vec<String> = cells.iter().filter(is_kept).cloned().collect();

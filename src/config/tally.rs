@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::cell_specs::{CellKey, SpecIndex};
+use super::cell_specs::{CellKey, CellSpecs, SpecIndex};
 use crate::sample::Comm;
 use scxprof_base::tables::Tables;
 
@@ -136,6 +136,29 @@ impl Tally {
                 *count = clean(*count + weight);
             }
         }
+    }
+
+    /// The same samples by other cell specs: each cell's cgroup counts for the cell that `specs` make of it. With the new cell of
+    /// each cell.
+    #[must_use]
+    pub(crate) fn under(&self, specs: &CellSpecs) -> (Self, Vec<CellIndex>) {
+        let mut tally = Self::new(self.max_names);
+        let rest = specs.specs().len().saturating_sub(1);
+        let new_of = |cell: &CellTally| match &cell.cgroup {
+            Some(cgroup) => tally.cell(specs.assign(cgroup)),
+            None => tally.cell(CellKey { spec: rest, cgroup: Vec::new() }),
+        };
+        let new_of: Vec<CellIndex> = self.cells.iter().map(new_of).collect();
+        for (cell, comm, count) in self.counts() {
+            if let Some(&cell) = new_of.get(cell as usize) {
+                tally.add(cell, Some(comm), count);
+            }
+        }
+        for (cell, &new) in self.cells.iter().zip(&new_of) {
+            tally.count(new, None, cell.unnamed);
+            tally.count(new, Some(NameIndex(None)), cell.untold);
+        }
+        (tally, new_of)
     }
 
     /// Its size.

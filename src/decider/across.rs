@@ -3,6 +3,7 @@
 use super::decided::Decided;
 use super::decider::Decider;
 use super::memory::MemoryNames;
+use super::other_cells::OtherCells;
 use crate::cluster::across::{Across, CellPair};
 use crate::config::{CellIndex, InCell, Note, OneCell, Scheduler};
 use crate::report::{CellName, CellSharing};
@@ -10,15 +11,17 @@ use crate::resolve::Symbols;
 
 /// Pairs of cells that have a note each.
 const NOTES: usize = 3;
+/// Ways to make one cell of two that are compared with the cells as they are.
+const CHECKED: usize = 4;
 
 impl Decider {
     /// The notes on the cells that share most.
-    pub(super) fn across_notes(&self, across: &Across, scheduler: Scheduler) -> Vec<Note> {
-        let named = |pair: &CellPair| {
+    pub(super) fn across_notes(&self, across: &Across, one_cells: &[Option<OneCell>]) -> Vec<Note> {
+        let named = |(pair, one_cell): (&CellPair, &Option<OneCell>)| {
             let cells = [self.cell_name(pair.smaller)?, self.cell_name(pair.larger)?];
-            Some(Note::AcrossCells { cells, part: pair.part, one_cell: self.one_cell(pair, scheduler)? })
+            Some(Note::AcrossCells { cells, part: pair.part, one_cell: one_cell.clone()? })
         };
-        let mut notes: Vec<Note> = across.pairs.iter().filter_map(named).take(NOTES).collect();
+        let mut notes: Vec<Note> = across.pairs.iter().zip(one_cells).filter_map(named).take(NOTES).collect();
         let pairs = (across.pairs.len() + across.left_out).saturating_sub(notes.len());
         if notes.len() == NOTES && pairs > 0 {
             notes.push(Note::MoreAcrossCells { pairs });
@@ -26,11 +29,32 @@ impl Decider {
         notes
     }
 
-    /// What cells share, for a report.
-    pub(crate) fn across_cells(&self, decided: &Decided, symbols: &Symbols, scheduler: Scheduler) -> Vec<CellSharing> {
-        let names = MemoryNames { decider: self, locations: &decided.locations, symbols };
-        let named = |pair: &CellPair| {
+    /// How the cells of each pair become one, if that is better.
+    pub(super) fn one_cells(
+        &self,
+        across: &Across,
+        scheduler: Scheduler,
+        others: &OtherCells<'_>,
+    ) -> Vec<Option<OneCell>> {
+        let mut known: Vec<(OneCell, OneCell)> = Vec::new();
+        let checked = |pair: &CellPair| {
             let one_cell = self.one_cell(pair, scheduler)?;
+            if let Some((_, checked)) = known.iter().find(|it| it.0 == one_cell) {
+                return Some(checked.clone());
+            }
+            // Each takes a decision.
+            let checked = if known.len() < CHECKED { others.checked(one_cell.clone()) } else { OneCell::NotBetter };
+            known.push((one_cell, checked.clone()));
+            Some(checked)
+        };
+        across.pairs.iter().map(checked).collect()
+    }
+
+    /// What cells share, for a report.
+    pub(crate) fn across_cells(&self, decided: &Decided, symbols: &Symbols) -> Vec<CellSharing> {
+        let names = MemoryNames { decider: self, locations: &decided.locations, symbols };
+        let named = |(pair, one_cell): (&CellPair, &Option<OneCell>)| {
+            let one_cell = one_cell.as_ref()?;
             let pid = self.facts.get(pair.threads[0] as usize).map(|facts| facts.pid);
             let (memory, identity) = names.named(pair.memory, pid);
             Some(CellSharing {
@@ -44,7 +68,7 @@ impl Decider {
                 advice: one_cell.to_string(),
             })
         };
-        decided.across.pairs.iter().filter_map(named).collect()
+        decided.across.pairs.iter().zip(&decided.one_cells).filter_map(named).collect()
     }
 
     /// `None` for what stands for all cells beyond those that are distinguished.
@@ -113,8 +137,8 @@ mod tests {
     fn told(decider: &Decider, scheduler: Scheduler) -> (Vec<CellSharing>, Vec<String>, Vec<String>) {
         let options = config::DecisionOptions { scheduler, ..config::DecisionOptions::new(0.05, 256) };
         let decided = decider.decide(&options).unwrap();
-        let notes = decided.decision.notes.iter().map(ToString::to_string).filter(|it| it.contains(" memory: "));
-        let report = decider.report(&decided, &Symbols::default(), &options).unwrap();
+        let notes = decided.configuration().notes.iter().map(ToString::to_string).filter(|it| it.contains(" memory: "));
+        let report = decider.report(&decided, &Symbols::default()).unwrap();
         let threads = report.cells.iter().flat_map(|cell| &cell.subcells).flat_map(|subcell| &subcell.threads);
         let verdicts = threads.map(|thread| thread.verdict.clone()).collect();
         (report.across_cells.clone(), notes.collect(), verdicts)

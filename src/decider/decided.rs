@@ -2,23 +2,28 @@
 
 use super::decider::Decider;
 use super::memory::{self, Locations};
+use super::other_cells::OtherCells;
 use crate::cluster::across::Across;
 use crate::cluster::{self, Clusters};
-use crate::config::{self, Affinity, Decision, Member, Members, NoSamples, Unknown, Verdict};
+use crate::config::{
+    self, Affinity, CellIndex, Decision, Found, Member, Members, NoSamples, OneCell, Unknown, Verdict,
+};
 use crate::resolve::{AddressSpaces, Modules};
-use crate::sample::{CodeAddr, Source};
+use crate::sample::CodeAddr;
 
 /// A decision and the facts behind it.
 #[derive(Debug)]
 pub(crate) struct Decided {
-    /// The cells.
-    pub(crate) decision: Decision,
+    /// What was found, and what of it the host can load.
+    pub(crate) found: Found,
     /// The threads with their verdicts.
     pub(crate) members: Members,
     /// The result of the sketch.
     pub(super) clusters: Clusters,
     /// What cells share with each other.
     pub(super) across: Across,
+    /// How the cells of each pair become one.
+    pub(super) one_cells: Vec<Option<OneCell>>,
     /// Where the memory lies that a report names.
     pub(super) locations: Locations,
 }
@@ -33,30 +38,34 @@ impl Decider {
             return Err(NoSamples);
         }
         let cells: Vec<u32> = self.facts.iter().map(|facts| facts.cell).collect();
-        let pids: Vec<u32> = self.facts.iter().map(|facts| facts.pid).collect();
-        let first_touches = (self.source == Source::Faults).then_some(&pids[..]);
-        let solve = cluster::ClusterOptions { cells: &cells, first_touches, ..cluster::ClusterOptions::default() };
-        let clusters = self.sharing.solve(&solve);
-        let members = self.members(&clusters);
-        let mut decision = self.better(&members, &clusters, options)?;
-        for note in &mut decision.notes {
+        let clusters = self.solve(&cells, true);
+        let members = self.members(&clusters, &cells);
+        let mut found = Self::find((&self.specs, &self.tally), &members, &clusters, options)?;
+        found.configuration.notes.extend(config::strays(&found.finding, &self.tally, &members));
+        let across = self.sharing.across(&cells);
+        let others = OtherCells::new(self, *options, &found);
+        let one_cells = self.one_cells(&across, options.scheduler, &others);
+        let cost = others.cost_of_cells();
+        let notes = &mut found.configuration.notes;
+        for note in notes.iter_mut() {
             self.say_whose(note);
         }
-        decision.notes.extend(self.time_notes(&clusters));
-        let across = self.sharing.across(&cells);
-        decision.notes.extend(self.across_notes(&across, options.scheduler));
-        Ok(Decided { decision, members, clusters, across, locations: Locations::default() })
+        notes.extend(self.time_notes(&clusters));
+        notes.extend(self.across_notes(&across, &one_cells));
+        notes.extend(cost);
+        Ok(Decided { found, members, clusters, across, one_cells, locations: Locations::default() })
     }
 
-    fn members(&self, clusters: &Clusters) -> Members {
-        let threads = self.facts.iter().enumerate().map(|(index, facts)| Member {
+    /// The threads with what was found of them, each in its cell.
+    pub(super) fn members(&self, clusters: &Clusters, cells: &[CellIndex]) -> Members {
+        let threads = self.facts.iter().zip(cells).enumerate().map(|(index, (facts, &cell))| Member {
             // The sketch's number, as labels of threads use it.
             thread: index as u32,
             pid: facts.pid,
             tid: facts.tid,
             comm: Some(facts.last.1),
             hint: facts.hint,
-            cell: facts.cell,
+            cell,
             samples: facts.samples,
             // A thread without any memory that can be shared has too few samples as well.
             verdict: clusters.of_thread.get(index).copied().unwrap_or(Verdict::Unknown(Unknown::TooFewSamples)),
@@ -75,6 +84,21 @@ impl Decider {
 }
 
 impl Decided {
+    /// The locality if the host had CPUs for all groups.
+    pub(crate) fn locality_found(&self) -> Option<f64> {
+        self.found.labels_of_finding.as_ref().and_then(|labels| self.clusters.locality_of(labels))
+    }
+
+    /// What is written for the host.
+    pub(crate) fn configuration(&self) -> &Decision {
+        &self.found.configuration
+    }
+
+    /// All that was found.
+    pub(crate) fn finding(&self) -> &Decision {
+        &self.found.finding
+    }
+
     /// Finds out where the memory lies that a report names.
     pub(crate) fn locate(&mut self, spaces: &AddressSpaces, modules: &mut Modules) {
         self.locations = memory::locate((&self.clusters, &self.across), spaces, modules);

@@ -165,6 +165,7 @@ fn by_run_and_evidence(scenario: &Scenario) -> Vec<(f64, f64)> {
     decider.samples(&samples, &mut cgroups);
     let evidence = decider.evidence(&Scope::default(), "", &Folds::none(), &Sums::default()).unwrap();
     let avoidable = decider.avoidable();
+    let decided = decider.decide(&config::DecisionOptions::new(0.05, 64)).unwrap();
     let mut found = Vec::new();
     // One thread cannot change its place.
     for moved in [0, 2, 3] {
@@ -183,7 +184,7 @@ fn by_run_and_evidence(scenario: &Scenario) -> Vec<(f64, f64)> {
             subcells.join(", ")
         );
         let placement = config::Placement::parse(&json).unwrap();
-        let by_run = decider.score(&avoidable, ("x", &placement), 2).score.score.unwrap();
+        let by_run = decider.score(&decided, &avoidable, ("x", &placement), 2).score.score.unwrap();
         let by_evidence = evidence.score(&placement, 2).unwrap();
         found.push((by_run, by_evidence));
     }

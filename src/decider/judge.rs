@@ -4,31 +4,22 @@ use std::collections::BTreeMap;
 
 use super::decider::{Decider, Facts};
 use crate::cluster::Clusters;
-use crate::config::{self, Decision, Members, NoSamples, Note, SpecIndex, ThreadRef};
+use crate::config::{self, CellSpecs, Found, Members, NoSamples, Note, SpecIndex, Tally, ThreadRef};
 
 impl Decider {
-    /// The decision, by sharing or by names alone for each cell spec, with its notes.
-    pub(super) fn better(
-        &self,
+    /// What was found, by sharing or by names alone for each cell spec, with its notes.
+    pub(super) fn find(
+        (specs, tally): (&CellSpecs, &Tally),
         members: &Members,
         clusters: &Clusters,
         options: &config::DecisionOptions,
-    ) -> Result<Decision, NoSamples> {
-        let locality = |group, labels: &[u32]| clusters.locality_of(&self.of_spec(group, labels));
-        let mut decision = config::better(&self.specs, &self.tally, members, options, locality)?;
-        let strays = config::strays(&decision, &self.tally, members);
-        decision.notes.extend(strays);
-        Ok(decision)
+    ) -> Result<Found, NoSamples> {
+        let locality = |of: &[bool], labels: &[u32]| clusters.locality_of(&only(of, labels));
+        config::find(specs, tally, members, options, locality)
     }
 
     fn spec_of(&self, cell: config::CellIndex) -> Option<SpecIndex> {
         self.tally.get(cell).map(|cell| cell.spec)
-    }
-
-    /// The labels of a cell spec's threads; each of the others has its own label.
-    fn of_spec(&self, spec: SpecIndex, labels: &[u32]) -> Vec<u32> {
-        let is_in = |at: usize| self.facts.get(at).is_some_and(|facts| self.spec_of(facts.cell) == Some(spec));
-        labels.iter().enumerate().map(|(at, &label)| if is_in(at) { label } else { at as u32 }).collect()
     }
 
     /// Completes a note: the thread that it names, and a thread whose name keeps others out of a subcell.
@@ -82,11 +73,17 @@ impl Decider {
     }
 }
 
+/// The labels of these threads; each of the others has its own label.
+fn only(of: &[bool], labels: &[u32]) -> Vec<u32> {
+    let own = labels.iter().zip(of).zip(0u32..);
+    own.map(|((&label, &is_of), thread)| if is_of { label } else { thread }).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cluster::truth::Rng;
-    use crate::config::{CellOptions, CellSpecs};
+    use crate::config::{CellOptions, Decision};
     use crate::resolve::Cgroups;
     use crate::sample::{Access, Comm, MemoryId, RawSample, Sample, Source};
     use crate::sinks::Sink;
@@ -134,7 +131,7 @@ mod tests {
     }
 
     fn decided(threads: &[Spec], cells: &[&str]) -> Decision {
-        sampled(threads, cells).decide(&config::DecisionOptions::new(0.05, 256)).unwrap().decision
+        sampled(threads, cells).decide(&config::DecisionOptions::new(0.05, 256)).unwrap().configuration().clone()
     }
 
     fn spec(cgroup: u64, name: &str, samples: u64, shared: Option<u64>) -> Spec {
@@ -162,19 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_judged_by_its_own_threads() {
-        let threads: Vec<Spec> =
-            [APP, APP, EVIL, EVIL].into_iter().map(|cgroup| spec(cgroup, "x", 30, Some(cgroup))).collect();
-        let decider = sampled(&threads, &["evil=/evil\\.slice$"]);
-        let pids: Vec<u32> = decider.facts.iter().map(|facts| facts.pid).collect();
-        // In the order of their first samples.
-        let labels: Vec<u32> = pids.iter().map(|&pid| 1000 + pid).collect();
-        let own = |of: u32| -> Vec<u32> {
-            (0..).zip(&pids).map(|(at, &pid)| if pid == of { 1000 + pid } else { at }).collect()
-        };
-        let rest = decider.specs.specs().len() - 1;
-        assert_eq!((decider.of_spec(0, &labels), decider.of_spec(rest, &labels)), (own(600), own(9)));
-        // Numbers beyond the threads belong to no thread.
-        assert_eq!(decider.of_spec(1, &labels), [0, 1, 2, 3]);
+    fn threads_that_do_not_count_are_apart() {
+        assert_eq!(only(&[true, false, true, true], &[7, 7, 9, 7]), [7, 1, 9, 7]);
     }
 }

@@ -9,6 +9,7 @@ mod evidence;
 mod judge;
 mod matrix;
 mod memory;
+mod other_cells;
 mod over_time;
 mod report;
 mod score;

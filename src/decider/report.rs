@@ -5,7 +5,6 @@ use super::decider::Decider;
 use super::memory::MemoryNames;
 use super::times;
 use crate::cluster;
-use crate::config;
 use crate::report::{report, CommunityEvidence, Evidence, Report, ReportError};
 use crate::resolve::Symbols;
 
@@ -14,13 +13,8 @@ impl Decider {
     ///
     /// # Errors
     /// [`ReportError`], which would be a bug for a decision of the same samples.
-    pub(crate) fn report(
-        &self,
-        decided: &Decided,
-        symbols: &Symbols,
-        options: &config::DecisionOptions,
-    ) -> Result<Report, ReportError> {
-        let Decided { decision, members, clusters, across, locations } = decided;
+    pub(crate) fn report(&self, decided: &Decided, symbols: &Symbols) -> Result<Report, ReportError> {
+        let Decided { found, members, clusters, across, locations, .. } = decided;
         let names = MemoryNames { decider: self, locations, symbols };
         let evidence_of = |community: &cluster::Community| {
             let pid =
@@ -45,11 +39,11 @@ impl Decider {
             lines: names.granules(&clusters.lines, None),
             locality: clusters.locality.is_some().then_some(&locality),
             sharing: Some(&sharing),
-            across_cells: self.across_cells(decided, symbols, options.scheduler),
+            across_cells: self.across_cells(decided, symbols),
             shares_across: across.shares.clone(),
             misses: clusters.counted.clone(),
         };
-        let mut report = report(&self.specs, &self.tally, members, options, decision, &evidence)?;
+        let mut report = report(&self.tally, members, found, &evidence)?;
         report.matrix = self.matrix(decided, &names, &report);
         Ok(report)
     }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::decided::Decided;
 use super::decider::{Decider, Facts};
 use crate::cluster::layout::{Group, Layout};
 use crate::cluster::score::{Avoidable, Avoided};
@@ -130,13 +131,37 @@ impl Decider {
         }
     }
 
-    /// The score of a configuration with this name.
-    pub(crate) fn score(&self, avoidable: &Avoidable, (name, placement): (&str, &Placement), llcs: u32) -> Judged {
+    /// A label for each thread with a configuration: threads in one subcell, or layer, of one cell have the same. One that nothing
+    /// but a catch-all takes has its own, as has one in a cell that is not divided.
+    fn labels(&self, placement: &Placement) -> Vec<u32> {
+        let is_layered = placement.scheduler() == Scheduler::Layered;
+        let mut number: BTreeMap<Place, u32> = BTreeMap::new();
+        let label = |(facts, own): (&Facts, u32)| {
+            let place = placement.place_of(self.path_of(facts), facts.last.1.as_bytes(), facts.hint);
+            if place.is_rest || (!is_layered && place.subcell.is_none()) {
+                return own;
+            }
+            let next = (self.facts.len() + number.len()) as u32;
+            *number.entry(place).or_insert(next)
+        };
+        self.facts.iter().zip(0..).map(label).collect()
+    }
+
+    /// The score of a configuration with this name, for the samples of this decision.
+    pub(crate) fn score(
+        &self,
+        decided: &Decided,
+        avoidable: &Avoidable,
+        (name, placement): (&str, &Placement),
+        llcs: u32,
+    ) -> Judged {
         let groups = self.groups(placement, llcs);
         let is_worth = avoidable.is_worth();
         let score = Score {
             name: printable(name.as_bytes()),
             scheduler: if placement.scheduler() == Scheduler::Layered { "layered" } else { "mitosis" }.to_owned(),
+            locality: decided.clusters.locality_of(&self.labels(placement)).map(|locality| locality + 0.0),
+            locality_below_best: None,
             score: None,
             interval: None,
             below_best: None,
@@ -276,6 +301,9 @@ fn cells(
 impl Judged {
     /// Compares it with the best configuration.
     pub(crate) fn below(&mut self, best: &Self, avoidable: &Avoidable) {
+        if let (Some(ours), Some(theirs)) = (self.score.locality, best.score.locality) {
+            self.score.locality_below_best = Some(theirs - ours);
+        }
         let (Some(ours), Some(theirs)) = (self.score.score, best.score.score) else { return };
         self.score.below_best = Some(theirs - ours);
         let below: Vec<f64> =

@@ -64,14 +64,14 @@ fn a_thread_under_two_hints_is_two_classes() {
     assert_eq!((of(10, 2), of(10, 2)), (of(13, 2), of(14, 2)));
     assert_ne!(of(10, 1), of(10, 2));
 
-    let layers = config::layers_by_hint(&decided.decision, &decided.members).layers;
+    let layers = config::layers_by_hint(decided.configuration(), &decided.members).layers;
     let consumer = config::layered::Consumer::new(&layers).unwrap();
     let layer = |hint| consumer.assign_hinted(b"/", b"worker", hint).unwrap();
     assert_ne!(layer(Some(1)), layer(Some(2)), "{layers:?}");
     assert_eq!(layer(Some(3)), layer(None));
     assert_eq!(layer(None), layers.len() - 1, "a name that says nothing is nobody's: {layers:?}");
     // A scheduler without hints still gets a configuration that it loads.
-    assert!(config::mitosis::to_json(&decided.decision.cells).is_ok());
+    assert!(config::mitosis::to_json(&decided.configuration().cells).is_ok());
     // Its stack is not shared.
     let clusters = &decided.clusters;
     assert!(clusters.locality > Some(0.99), "{:?}", clusters.locality);
@@ -106,7 +106,7 @@ fn a_thread_that_its_name_takes_along_is_named() {
     let decided = decider.decide(&options).unwrap();
     let verdicts: Vec<Verdict> = decided.members.threads.iter().map(|it| it.verdict).collect();
     assert_eq!(verdicts, [Verdict::Community(0), Verdict::Community(0), Verdict::Alone, Verdict::Alone]);
-    let notes: Vec<String> = decided.decision.notes.iter().map(ToString::to_string).collect();
+    let notes: Vec<String> = decided.configuration().notes.iter().map(ToString::to_string).collect();
     assert!(
         notes
             .iter()
@@ -115,7 +115,7 @@ fn a_thread_that_its_name_takes_along_is_named() {
         "{notes:?}"
     );
     // No configuration is worse than grouping by name.
-    let report = decider.report(&decided, &Symbols::default(), &options).unwrap();
+    let report = decider.report(&decided, &Symbols::default()).unwrap();
     assert!(report.locality >= report.locality_by_name, "{report:?}");
 }
 
@@ -155,7 +155,7 @@ fn where_nothing_is_shared_there_is_no_locality() {
             decider.sample(&sample, &mut cgroups);
         }
         let options = config::DecisionOptions::new(0.05, 4);
-        decider.report(&decider.decide(&options).unwrap(), &Symbols::default(), &options).unwrap().locality
+        decider.report(&decider.decide(&options).unwrap(), &Symbols::default()).unwrap().locality
     };
     assert_eq!(locality(0, 1), None);
     assert_eq!(locality(1, 2), None);
@@ -257,9 +257,9 @@ fn notes_of(shares: When, swap: When, sleeps: When) -> Vec<String> {
     }
     let options = config::DecisionOptions::new(0.05, 16);
     let decided = decider.decide(&options).unwrap();
-    let report = decider.report(&decided, &Symbols::default(), &options).unwrap();
+    let report = decider.report(&decided, &Symbols::default()).unwrap();
     assert!(report.cells[0].subcells.iter().any(|it| it.over_time.is_some()), "{report:?}");
-    let notes = decided.decision.notes.iter().map(ToString::to_string);
+    let notes = decided.configuration().notes.iter().map(ToString::to_string);
     notes.filter(|it| it.contains("after the first sample") || it.contains("several times")).collect()
 }
 

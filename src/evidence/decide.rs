@@ -8,7 +8,7 @@ use super::key::{Class, RowKind};
 use super::report::{called, CommunityReport, FleetReport};
 use super::rows::{Evidence, Sum, Sums};
 use super::totals::{threads_of_run, Totals, LEAST_COUNTED};
-use crate::config::cell_specs::{CellKey, SpecIndex};
+use crate::config::cell_specs::CellKey;
 use crate::config::{self, Affinity, CellMatch, CellSpecs, Decision, DecisionOptions, Member, Members, Scheduler};
 use crate::config::{NoSamples, Tally, Unknown, Verdict};
 use crate::sample::Comm;
@@ -149,15 +149,23 @@ impl Evidence {
         let runs = self.total(RowKind::Run, Sum::Runs).max(1.0);
         let cells_of_host = 1 + (self.total(RowKind::Cell, Sum::Cgroups) / runs).ceil().min(1e6) as usize;
         let options = DecisionOptions { cells: Some(cells_of_host), ..*options };
-        let locality = |spec: SpecIndex, labels: &[u32]| {
+        let locality = |of: &[bool], labels: &[u32]| {
             totals.locality(|class| {
-                let threads = threads_of.get(class).filter(|_| spec_of(class) == Some(spec))?;
+                let threads = threads_of.get(class)?;
+                of.get(threads.start).filter(|is_of| **is_of)?;
                 labels.get(threads.clone())
             })
         };
-        let mut decision = config::better(&specs, &tally, &members, &options, locality)?;
+        let found = config::find(&specs, &tally, &members, &options, locality)?;
+        let of_all = |labels: &Option<Vec<u32>>| {
+            let labels = labels.as_ref()?;
+            totals.locality(|class| labels.get(threads_of.get(class)?.clone()))
+        };
+        let localities = [of_all(&found.labels), of_all(&found.labels_of_finding)];
+        let mut decision = found.configuration;
         unfold(&mut decision, &specs);
-        let report = self.report(&totals, communities, &community_of, (&decision, cells_of_host));
+        let mut report = self.report(&totals, communities, &community_of, (&decision, cells_of_host));
+        [report.locality, report.locality_found] = localities;
         let uses_hints = totals.classes.keys().any(|class| !class.hint.is_empty());
         Ok(FleetDecision { decision, report, members, uses_hints })
     }

@@ -4,7 +4,7 @@ use super::decide::FleetError;
 use super::rows::{Evidence, EvidenceError};
 use super::score::Judge;
 use crate::cluster::replicates::student;
-use crate::config::{DecisionOptions, Placement};
+use crate::config::{DecisionOptions, Note, Placement};
 
 /// What is left of evidence after an interval. A change of the workload must outweigh all that was before in its first interval:
 /// the sum of what is left of all earlier ones is a third of one.
@@ -32,6 +32,10 @@ pub struct FadingEvidence {
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Interval {
+    /// The locality of the loaded configuration, or of none; `None` if so little is avoidable that no configuration matters.
+    pub locality: Option<f64>,
+    /// The locality of the configuration that would be decided now.
+    pub best_locality: Option<f64>,
     /// The score of the loaded configuration, or of none; `None` if so little is avoidable that no configuration matters.
     pub score: Option<f64>,
     /// The score of the configuration that would be decided now.
@@ -46,6 +50,8 @@ pub struct Interval {
     pub is_too_large: bool,
     /// Why there is no score, or no configuration.
     pub reason: Option<String>,
+    /// What the host cannot load of what was found, and what to do; in a sentence.
+    pub limit: Option<String>,
 }
 
 impl Interval {
@@ -128,13 +134,17 @@ impl FadingEvidence {
         };
         let loaded = judge(self.loaded.as_deref());
         found.score = loaded.avoided(&fresh).score();
+        found.locality = loaded.locality(&fresh);
         let mut decided = self.evidence.decide(&self.options);
         if matches!(decided, Err(FleetError::DifferentSpecs { .. })) {
             // The earlier watch had other options.
             self.evidence.clone_from(&fresh);
             decided = self.evidence.decide(&self.options);
         }
-        let json = match decided?.to_json(self.options.scheduler) {
+        let decided = decided?;
+        let limit = decided.decision.notes.iter().find(|note| matches!(note, Note::FewCpus { .. }));
+        found.limit = limit.map(ToString::to_string);
+        let json = match decided.to_json(self.options.scheduler) {
             Ok(json) => json,
             Err(error) => {
                 found.reason = Some(format!("no configuration for this host: {error}"));
@@ -150,6 +160,7 @@ impl FadingEvidence {
         let judge = |json: &str| Judge::new(&self.evidence, Placement::parse(json).ok().as_ref(), self.llcs);
         let best = judge(&json);
         found.best = best.avoided(&fresh).score();
+        found.best_locality = best.locality(&fresh);
         // Of each slice, the misses that the new configuration avoids more, and those that are avoidable.
         let gain = |new: &Judge| {
             let gains = slices.iter().map(|slice| {
@@ -160,8 +171,10 @@ impl FadingEvidence {
         };
         let is_better = |it: Option<(f64, Option<f64>)>| matches!(it, Some((gain, Some(doubt))) if gain > doubt && gain > LEAST_GAIN);
         if let Some(candidate) = candidate {
-            let judged = gain(&judge(&candidate));
+            let judge = judge(&candidate);
+            let judged = gain(&judge);
             if is_better(judged) {
+                found.best_locality = judge.locality(&fresh);
                 (found.gain, found.doubt) = (judged.map(|it| it.0), judged.and_then(|it| it.1));
                 self.load(Some(candidate.clone()));
                 found.new = Some(candidate);

@@ -44,6 +44,13 @@ pub struct FleetReport {
     pub target_cpus: usize,
     /// Cells of a host on average, with that of the root.
     pub cells_of_host: usize,
+    /// The part of the avoidable misses between threads of one cell that the configuration avoids, of 1; `null` if so little is
+    /// avoidable that no configuration matters.
+    #[serde(default)]
+    pub locality: Option<f64>,
+    /// The same if hosts had CPUs for all groups that were found.
+    #[serde(default)]
+    pub locality_found: Option<f64>,
     /// Classes that share memory.
     pub communities: Vec<CommunityReport>,
     /// All classes, by their possible misses.
@@ -194,6 +201,8 @@ impl Evidence {
             lost: self.total(RowKind::Run, Sum::Lost) as i64,
             target_cpus: decision.target_cpus,
             cells_of_host,
+            locality: None,
+            locality_found: None,
             communities,
             classes,
             pairs,
@@ -281,6 +290,11 @@ impl FleetReport {
             self.communities.iter().map(|it| [place(&it.cell, &it.cgroup), it.classes.join(", "), percent(it.common)]),
         );
         text += &aligned(&rows);
+        if let Some(locality) = self.locality {
+            let found = self.locality_found.filter(|found| *found > locality + 0.0005);
+            let found = found.map_or_else(String::new, |found| format!(" ({} with all groups)", percent(found)));
+            let _ = writeln!(text, "Locality captured: {}{found}", percent(locality));
+        }
         if !self.disagreements.is_empty() {
             let _ = writeln!(text, "Hosts disagree on these pairs:");
             let mut rows = vec![["CELL", "PAIR", "SHARE ON", "OF RUNS THAT TELL"].map(str::to_owned)];

@@ -7,12 +7,14 @@ use super::rows::{Evidence, Sum};
 use super::totals::{threads_of_run, Totals};
 use crate::cluster::layout::{Group, Layout};
 use crate::cluster::rules::Rules;
-use crate::config::{Place, Placement};
+use crate::config::{Place, Placement, Scheduler};
 
 /// Where a configuration puts classes, and which groups of them share a last-level cache how often.
 #[derive(Debug)]
 pub struct Judge {
     group_of: BTreeMap<Class, u32>,
+    /// The groups that keep no threads together: catch-alls, and cells that are not divided.
+    is_rest: Vec<bool>,
     layout: Layout,
 }
 
@@ -74,7 +76,26 @@ impl Judge {
             let cell = *cells.entry((place.cell.as_ref(), place.cgroup.as_slice())).or_insert(next);
             laid.push(Group { cell, cpus, threads });
         }
-        Self { group_of, layout: Layout::new(&laid, llcs) }
+        let is_layered = placement.is_some_and(|it| it.scheduler() == Scheduler::Layered);
+        let is_rest = all.iter().map(|(place, _)| place.is_rest || (!is_layered && place.subcell.is_none())).collect();
+        Self { group_of, is_rest, layout: Layout::new(&laid, llcs) }
+    }
+
+    /// The part of the avoidable misses between threads of one cell that are in one subcell or layer, as
+    /// [`crate::report::Report::locality`]; `None` if so little is avoidable that no configuration matters.
+    #[must_use]
+    pub fn locality(&self, evidence: &Evidence) -> Option<f64> {
+        let (mut kept, mut all) = (0.0, 0.0);
+        for (key, sums) in evidence.of_kind(RowKind::Pair).filter(|(key, _)| key.b.cell.is_empty()) {
+            let misses = sums.value(Sum::Avoidable).max(0.0);
+            all += misses;
+            let groups = (self.group_of.get(&*key.a), self.group_of.get(&key.second()));
+            if let (Some(a), Some(b)) = groups {
+                let is_rest = self.is_rest.get(*a as usize).copied().unwrap_or(true);
+                kept += if a == b && !is_rest { misses } else { 0.0 };
+            }
+        }
+        (all > 0.0 && evidence.is_worth()).then(|| kept / all)
     }
 
     /// What is avoided in `evidence`, whose classes are among those that the judge knows; others count as avoidable only.

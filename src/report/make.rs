@@ -3,17 +3,18 @@
 use std::collections::BTreeMap;
 
 use super::across::CellSharing;
+use super::answer::headline;
 use super::matrix::Matrix;
 use super::memory::{Granule, RegionReport};
 use super::model::{CellReport, Report, Shared, SubcellKind, SubcellReport, ThreadReport, TimeReport, VERSION};
 use super::run::{Configuration, RunReport, TimelineReport};
 use crate::cluster::Edge;
-use crate::config::decide::{decide, Decision, DecisionOptions, NoSamples};
+use crate::config::decide::{Decision, NoSamples};
 use crate::config::members::{CommunityIndex, Member, Members, Unknown, Verdict};
 use crate::config::mitosis::MitosisError;
 use crate::config::tally::Tally;
 use crate::config::written::Places;
-use crate::config::{Assigned, CellSpecs};
+use crate::config::{Assigned, Found, Note};
 use crate::sample::Comm;
 use scxprof_base::tables::Tables;
 
@@ -95,22 +96,20 @@ pub enum ReportError {
     NoSamples(#[from] NoSamples),
 }
 
-/// Reports a decision, by where the configuration as written puts each thread.
+/// Reports what was found, by where its subcells as written put each thread, and what of it the configuration has.
 ///
 /// # Errors
 /// [`ReportError`].
 pub(crate) fn report(
-    specs: &CellSpecs,
     tally: &Tally,
     members: &Members,
-    options: &DecisionOptions,
-    decision: &Decision,
+    what: &Found,
     evidence: &Evidence<'_>,
 ) -> Result<Report, ReportError> {
+    let decision = &what.finding;
     let found = Places::new(decision, tally, members)?;
-    let by_name = decide(specs, tally, &Members::default(), options)?;
-    let by_name = Places::new(&by_name, tally, members)?;
     let total = tally.total();
+    let taker = |cell: usize, subcell: usize| what.taken_by.get(cell).and_then(|it| it.get(subcell)).cloned().flatten();
 
     let mut cells = Vec::with_capacity(decision.cells.len());
     for (index, cell) in decision.cells.iter().enumerate() {
@@ -133,22 +132,29 @@ pub(crate) fn report(
                 made.prefixes.clone_from(&subcell.matches);
                 made.locality = evidence.captured(&found.labels(Some(&place)));
             }
+            made.in_configuration = taker(index, at);
             subcells.push(made);
         }
         if cell.subcells.is_empty() {
             let place = Assigned { cell: Some(index), subcell: None };
-            subcells.push(found.subcell(&cell.name, &place, members, evidence, total));
+            let mut made = found.subcell(&cell.name, &place, members, evidence, total);
+            made.in_configuration = taker(index, 0);
+            subcells.push(made);
         }
         cells.push(CellReport { name: cell.name.clone(), subcells });
     }
-    Ok(Report {
+    let is_limit = |note: &&Note| matches!(note, Note::FewCpus { .. });
+    let limits: Vec<&Note> = what.configuration.notes.iter().filter(is_limit).collect();
+    let report = Report {
         version: VERSION,
         scxprof: env!("CARGO_PKG_VERSION").to_owned(),
         source: evidence.source.to_owned(),
         coverage: evidence.coverage.to_owned(),
         samples: thousandths(total),
-        locality: evidence.captured(&found.labels(None)),
-        locality_by_name: evidence.captured(&by_name.labels(None)),
+        headline: String::new(),
+        locality: what.labels.as_ref().and_then(|labels| evidence.captured(labels)),
+        locality_found: evidence.captured(&found.labels(None)),
+        locality_by_name: what.labels_by_name.as_ref().and_then(|labels| evidence.captured(labels)),
         stability: evidence.stability,
         sharing: found.sharing(decision, evidence),
         across_cells: evidence.across_cells.clone(),
@@ -161,14 +167,16 @@ pub(crate) fn report(
         loss: BTreeMap::new(),
         tables: Tables::default(),
         wakeups: None,
-        notes: decision.notes.iter().map(ToString::to_string).collect(),
+        limits: limits.iter().map(ToString::to_string).collect(),
+        notes: what.configuration.notes.iter().map(ToString::to_string).collect(),
         run: RunReport { target_cpus: decision.target_cpus, ..RunReport::default() },
         configuration: Configuration::default(),
         timeline: TimelineReport::default(),
         matrix: Matrix::default(),
         scheduling: None,
         stacks: None,
-    })
+    };
+    Ok(Report { headline: headline(&report), ..report })
 }
 
 impl Places {
@@ -187,6 +195,7 @@ impl Places {
         SubcellReport {
             name: name.to_owned(),
             kind: SubcellKind::Rest,
+            in_configuration: None,
             prefixes: Vec::new(),
             samples: thousandths(samples),
             share: if total > 0.0 { samples / total } else { 0.0 },

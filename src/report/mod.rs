@@ -1,6 +1,7 @@
 //! The report of a decision: the facts behind each subcell, as `--report FILE` writes it. docs/report.md has the schema.
 
 mod across;
+mod answer;
 mod diff;
 mod hot_lines;
 pub mod html;
@@ -19,6 +20,7 @@ mod text;
 mod wakeups;
 
 pub use across::CellSharing;
+pub use answer::answer;
 pub use diff::{Difference, SubcellDifference, ThreadMove};
 pub use hot_lines::hot_lines;
 pub use make::ReportError;

@@ -33,14 +33,21 @@ pub struct Report {
     pub coverage: String,
     /// Samples.
     pub samples: f64,
+    /// The finding in a line: the groups, false sharing, and how many of the groups the configuration has.
+    #[serde(default)]
+    pub headline: String,
     /// The part of the avoidable misses that the configuration as written avoids, of 1. Threads in a catch-all are not kept
     /// together, so it does not count. `null` if no shared memory was sampled.
     pub locality: Option<f64>,
+    /// The same if the target host had CPUs for all groups that were found.
+    #[serde(default)]
+    pub locality_found: Option<f64>,
     /// The same for the configuration by names alone.
     pub locality_by_name: Option<f64>,
     /// How much the two halves of the run agree (adjusted Rand index).
     pub stability: Option<f64>,
-    /// The cells, in the order of the configuration.
+    /// The cells that were found, in the order of the cell specs. The target host may have too few CPUs for all of them and of their
+    /// subcells; see [`SubcellReport::in_configuration`].
     pub cells: Vec<CellReport>,
     /// How much subcells share; each pair once.
     pub sharing: Vec<Shared>,
@@ -71,6 +78,9 @@ pub struct Report {
     /// Wakeups, if the scheduler's events were asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wakeups: Option<WakeupReport>,
+    /// What the configuration leaves out because of the target host, and what to do; sentences.
+    #[serde(default)]
+    pub limits: Vec<String>,
     /// The notes for the user.
     pub notes: Vec<String>,
     /// The run: how long, and what was lost.
@@ -152,6 +162,10 @@ pub struct SubcellReport {
     pub name: String,
     /// Its kind.
     pub kind: SubcellKind,
+    /// What takes its threads in the configuration, as `cell/subcell`, or the cell if that is not divided: itself, or what it was
+    /// merged into. `null` if it is left out.
+    #[serde(default)]
+    pub in_configuration: Option<String>,
     /// Its `matches` as written: one of these lists must match, with all of its prefixes.
     pub prefixes: Vec<Vec<String>>,
     /// Samples of its threads.
@@ -213,6 +227,12 @@ pub struct Shared {
 }
 
 impl Report {
+    /// The groups of threads that share memory, each with its cell, whether the target host has CPUs for them or not.
+    pub fn groups(&self) -> impl Iterator<Item = (&CellReport, &SubcellReport)> {
+        let all = self.cells.iter().flat_map(|cell| cell.subcells.iter().map(move |subcell| (cell, subcell)));
+        all.filter(|(_, subcell)| subcell.kind == SubcellKind::Community)
+    }
+
     /// The report as JSON.
     ///
     /// # Errors

@@ -31,6 +31,9 @@ pub struct ScoreReport {
     pub configurations: Vec<Score>,
     /// What scxprof would write for these samples; `null` if it has no configuration for the target host.
     pub best: Option<Score>,
+    /// The locality if the target host had CPUs for all groups that were found.
+    #[serde(default)]
+    pub locality_found: Option<f64>,
     /// What the cells of the best one share with each other, as in the report of a run.
     #[serde(default)]
     pub across_cells: Vec<CellSharing>,
@@ -49,6 +52,12 @@ pub struct Score {
     pub name: String,
     /// The scheduler that it is for: `mitosis` or `layered`.
     pub scheduler: String,
+    /// The part of the avoidable misses between threads that the configuration keeps together, as [`super::Report::locality`].
+    #[serde(default)]
+    pub locality: Option<f64>,
+    /// The best configuration's locality less this one; `null` without one.
+    #[serde(default)]
+    pub locality_below_best: Option<f64>,
     /// The score; `null` if less than 2 % of all possible misses are avoidable, so that no configuration matters.
     pub score: Option<f64>,
     /// The score's 95 % interval over slices of time; `null` if there are too few of them.
@@ -170,16 +179,22 @@ impl ScoreReport {
             self.source,
             self.avoidable * 100.0
         );
+        text += "LOCALITY: the part of the avoidable misses that are between threads which a configuration keeps together.\n";
         let _ = writeln!(
             text,
-            "Score: the part of the avoidable misses that a configuration avoids on {} last-level caches, and its 95 % interval.\n",
+            "BEYOND-CHANCE: what it avoids on {} last-level caches, less what threads avoid that run anywhere; its 95 % interval.\n",
             self.llcs
         );
-        let head = ["CONFIGURATION", "SCORE", "INTERVAL", "BELOW-BEST", "INTERVAL"].map(str::to_owned);
+        let head = ["CONFIGURATION", "LOCALITY", "BELOW-BEST", "BEYOND-CHANCE", "INTERVAL"].map(str::to_owned);
         let mut rows = vec![head];
         rows.extend(self.configurations.iter().map(Score::row));
         if let Some(best) = &self.best {
             rows.push(best.row());
+        }
+        let own = self.best.as_ref().and_then(|best| best.locality);
+        if let Some(found) = self.locality_found.filter(|found| own.is_none_or(|own| *found > own + 0.0005)) {
+            let none = || "-".to_owned();
+            rows.push(["(with CPUs for all groups)".to_owned(), percent(found), none(), none(), none()]);
         }
         text += &aligned(&rows);
         for score in &self.configurations {
@@ -215,13 +230,7 @@ fn range(interval: Option<[f64; 2]>) -> String {
 impl Score {
     fn row(&self) -> [String; 5] {
         let part = |part: Option<f64>| part.map_or_else(|| "-".to_owned(), percent);
-        [
-            self.name.clone(),
-            part(self.score),
-            range(self.interval),
-            part(self.below_best),
-            range(self.below_best_interval),
-        ]
+        [self.name.clone(), part(self.locality), part(self.locality_below_best), part(self.score), range(self.interval)]
     }
 
     fn text(&self) -> String {

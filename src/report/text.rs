@@ -94,7 +94,6 @@ pub fn matrix(report: &Report) -> String {
 pub(super) mod tests {
     use super::*;
     use crate::cluster::Edge;
-    use crate::config::decide::decide;
     use crate::config::{CellOptions, CellSpecs, DecisionOptions, Member, Members, Note, Tally, Unknown, Verdict};
     use crate::report::{
         report, CellName, CellSharing, Code, CommunityEvidence, DataSymbol, Evidence, Granule, Identity, LineSharing,
@@ -123,7 +122,7 @@ pub(super) mod tests {
             members.threads.push(Member { thread, pid: 7, tid: 70 + thread, comm, hint: None, cell, samples, verdict });
         }
         let options = DecisionOptions::new(0.05, 16);
-        let decision = decide(&specs, &tally, &members, &options).unwrap();
+        let found = crate::config::find(&specs, &tally, &members, &options, |_, _| None).unwrap();
         // Threads 0 and 1 have 60 % of the sharing, 2 and 3 30 %, 4 and 5 10 %.
         let shared = [(0, 1, 0.6), (2, 3, 0.3), (4, 5, 0.1)];
         let locality =
@@ -215,7 +214,7 @@ pub(super) mod tests {
             misses: Vec::new(),
             ..Evidence::default()
         };
-        report(&specs, &tally, &members, &options, &decision, &evidence).unwrap()
+        report(&tally, &members, &found, &evidence).unwrap()
     }
 
     #[test]

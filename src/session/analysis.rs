@@ -77,7 +77,7 @@ impl Sampled {
         let Ok(mut decided) = decider.decide(&options) else {
             return Err(Error::NoSamples { outcome: Box::new(outcome) });
         };
-        for whose in decided.decision.notes.iter_mut().filter_map(config::Note::thread_mut) {
+        for whose in decided.found.configuration.notes.iter_mut().filter_map(config::Note::thread_mut) {
             whose.uid = procfs.as_deref().and_then(|procfs| uid(procfs, whose));
         }
         let Outcome { address_spaces, modules, .. } = &mut outcome;
@@ -124,16 +124,22 @@ pub struct Analysis {
 }
 
 impl Analysis {
-    /// The cells, and the notes about them.
+    /// The cells that are written for the target host, and the notes about them and about what it cannot load.
     #[must_use]
     pub fn decision(&self) -> &Decision {
-        &self.decided.decision
+        self.decided.configuration()
+    }
+
+    /// All cells that were found, whatever the target host has CPUs for; without notes on the host.
+    #[must_use]
+    pub fn finding(&self) -> &Decision {
+        self.decided.finding()
     }
 
     /// The configuration for scx_mitosis, as JSON.
     ///
     /// # Errors
-    /// [`Decision::refused`]: no configuration of these cells would load on the target host. Any other configuration that the
+    /// [`Decision::refused`]: nothing of what was found can be loaded on the target host. Any other configuration that the
     /// scheduler would reject is a bug.
     pub fn mitosis(&self) -> Result<String, Error> {
         let _raised = raised(self.raises);
@@ -157,6 +163,19 @@ impl Analysis {
         Ok((config::layered::to_json(&layers.layers)?, layers.notes))
     }
 
+    /// Of these arguments of `--cell`, which would make cells of services, those that were computed to avoid more with no more of what
+    /// was found left out: all or none.
+    #[must_use]
+    pub fn better_services<'a>(&self, cells: &'a [String]) -> &'a [String] {
+        let _raised = raised(self.raises);
+        self.decider.better_services(&self.decided.found, &self.options, cells)
+    }
+
+    /// The cgroups of all threads: the path, the samples, and whether no cell spec but the last takes it; most samples first.
+    pub(crate) fn sampled_cgroups(&self) -> Vec<(Vec<u8>, f64, bool)> {
+        self.decider.sampled_cgroups()
+    }
+
     /// The community of each thread that is in one, by thread id.
     #[must_use]
     pub fn communities(&self) -> FxHashMap<u32, u32> {
@@ -167,18 +186,19 @@ impl Analysis {
         self.decided.members.threads.iter().filter_map(of).collect()
     }
 
-    /// Which wakeups the configuration keeps together, and which of them are between threads that share memory. `stats` has
-    /// taken the scheduling events of the same session, and counts wakers ([`SchedSink::with_wakers`](super::SchedSink)).
+    /// Which wakeups the configuration keeps together, and which of them are between threads that share memory; `None` if
+    /// nothing of it can be loaded. `stats` has taken the scheduling events of the same session, and counts wakers ([`SchedSink::with_wakers`](super::SchedSink)).
     ///
     /// # Errors
     /// Those of [`Analysis::mitosis`] and [`Analysis::layered`].
-    pub fn wakeups(&self, stats: &super::SchedSink) -> Result<WakeupReport, Error> {
+    pub fn wakeups(&self, stats: &super::SchedSink) -> Result<Option<WakeupReport>, Error> {
         let configuration = match self.options.scheduler {
             config::Scheduler::Layered => self.layered()?.0,
+            _ if self.decision().refused.is_some() => return Ok(None),
             _ => self.mitosis()?,
         };
         let placement = config::Placement::parse(&configuration)?;
-        Ok(self.decider.wakeups(&self.decided, &placement, stats))
+        Ok(Some(self.decider.wakeups(&self.decided, &placement, stats)))
     }
 
     /// The names of the code and of the variables in [`Analysis::report`]. The first call looks them up, which can take 25 s if
@@ -198,7 +218,7 @@ impl Analysis {
     /// The scheduler would reject the configuration, which is a bug.
     pub fn report(&self) -> Result<Report, Error> {
         let _raised = raised(self.raises);
-        let mut report = self.decider.report(&self.decided, self.symbols(), &self.options)?;
+        let mut report = self.decider.report(&self.decided, self.symbols())?;
         report.hints.clone_from(&self.outcome.hints);
         report.event_count = self.outcome.events;
         report.loss = self.outcome.loss.by_stage();
@@ -207,6 +227,7 @@ impl Analysis {
         report.run = self.run(report.run);
         report.configuration = match self.options.scheduler {
             config::Scheduler::Layered => Configuration::new(true, self.layered()?.0),
+            _ if self.decision().refused.is_some() => Configuration::default(),
             _ => Configuration::new(false, self.mitosis()?),
         };
         Ok(report)
@@ -256,21 +277,21 @@ impl Analysis {
         let mut notes = Vec::new();
         let own = match (&self.decision().refused, self.options.scheduler) {
             (Some(refused), config::Scheduler::Mitosis) => {
-                notes.push(format!("there is no best configuration: {refused}"));
+                notes.push(format!("there is no best configuration for this host: {refused}"));
                 None
             }
             (_, config::Scheduler::Layered) => self.layered().ok().map(|it| it.0),
             _ => self.mitosis().ok(),
         };
         let own = own.and_then(|json| config::Placement::parse(&json).ok());
-        let best = own.map(|own| self.decider.score(&avoidable, (BEST, &own), llcs));
+        let best = own.map(|own| self.decider.score(&self.decided, &avoidable, (BEST, &own), llcs));
         for (name, placement) in configurations {
             if let Some(refused) = self.decider.refuses(placement, self.decision().target_cpus) {
                 notes.push(format!("{name}: {refused}"));
             }
         }
         let scores = configurations.iter().map(|(name, placement)| {
-            let mut judged = self.decider.score(&avoidable, (name, placement), llcs);
+            let mut judged = self.decider.score(&self.decided, &avoidable, (name, placement), llcs);
             if let Some(best) = &best {
                 judged.below(best, &avoidable);
             }
@@ -285,7 +306,8 @@ impl Analysis {
             avoidable: avoidable.share(),
             configurations: scores.collect(),
             best: best.map(|best| best.score),
-            across_cells: self.decider.across_cells(&self.decided, &Symbols::default(), self.options.scheduler),
+            locality_found: self.decided.locality_found(),
+            across_cells: self.decider.across_cells(&self.decided, &Symbols::default()),
             notes,
         }
     }
@@ -319,13 +341,13 @@ impl Analysis {
         })
     }
 
-    /// The cells and subcells as scx_mitosis would place threads.
+    /// The cells and subcells of [`Analysis::finding`] as scx_mitosis would place threads.
     ///
     /// # Errors
     /// The scheduler would reject the configuration, which is a bug.
     pub fn placement(&self) -> Result<config::Placement, Error> {
-        let cells = &self.decision().cells;
-        let consumer = config::Consumer::of(cells, self.decision().scheduler)?;
+        let cells = &self.finding().cells;
+        let consumer = config::Consumer::of(cells, self.finding().scheduler)?;
         Ok(config::Placement::Mitosis(cells.clone(), consumer))
     }
 }

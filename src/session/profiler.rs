@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
+use super::{default_event, parse_event, EventNameError, Roots};
 use super::{Builder, Error, EventSpec, Feed, Outcome, Progress, Rate, Session, Sink, StackSink, StopHandle, Tables};
 use crate::host::priority;
 use crate::resolve::{symbolize, Cgroups, Modules, Stacks, SymbolOptions};
@@ -20,19 +21,30 @@ const FRESH: Duration = Duration::from_secs(1);
 /// ```no_run
 /// use std::time::Duration;
 ///
-/// use scxprof::session::{default_event, parse_event, Profiler};
+/// use scxprof::session::Profiler;
 /// use scxprof::stacks;
 ///
-/// let roots = Default::default();
-/// let event = parse_event(default_event(&roots), None, &roots)?;
 /// let mut profiler = Profiler::new();
-/// profiler.start(event, Some(100_000), |capture| capture.time(Duration::from_secs(60)))?;
+/// profiler.start_default()?;
 /// std::thread::sleep(Duration::from_secs(5));
 /// println!("{} samples so far", profiler.status().samples);
 /// for line in stacks::symbols(&profiler.results(), &|_| true).iter().take(5) {
 ///     println!("{} {:.1} %", line.symbol, line.self_percent);
 /// }
 /// profiler.stop();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// With an event and options of one's own:
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use scxprof::session::{parse_event, Profiler, Roots};
+///
+/// let event = parse_event("page-faults", None, &Roots::default())?;
+/// let mut profiler = Profiler::new();
+/// profiler.start(event, Some(100_000), |capture| capture.time(Duration::from_secs(60)))?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Default)]
@@ -101,6 +113,9 @@ pub struct ProfilerStatus {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProfilerError {
+    /// The event has no such name, or cannot be sampled at this rate.
+    #[error(transparent)]
+    Event(#[from] EventNameError),
     /// It runs already.
     #[error("the profiler runs already: stop it first")]
     Running,
@@ -117,6 +132,17 @@ impl Profiler {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Samples the CPU time of the whole host until it is stopped: cycles, or the CPU's clock where there is no PMU
+    /// ([`default_event`]).
+    ///
+    /// # Errors
+    /// [`ProfilerError`]; then nothing has changed.
+    pub fn start_default(&mut self) -> Result<(), ProfilerError> {
+        let roots = Roots::default();
+        let event = parse_event(default_event(&roots), None, &roots)?;
+        self.start(event, None, |capture| capture)
     }
 
     /// Samples `event` until it is stopped, until `max_samples` were taken (it may be some more), or until what `options` says:

@@ -49,7 +49,7 @@ fn command_of(pid: u32) -> Option<u32> {
 /// `scxprof run` of a command that waits for its stdin to end, once its command runs and its thread `ring-0` is what `wanted` says.
 fn running(arguments: &[&str], wanted: impl Fn(&Seen) -> bool) -> (Child, Option<Vec<Seen>>) {
     let mut child = Command::new(SCXPROF)
-        .args(["run", "--source", "faults", "-v", "-o", "/dev/null"])
+        .args(["run", "--source", "faults", "-vv", "-o", "/dev/null"])
         .args(arguments)
         .args(["--", "cat"])
         .stdin(Stdio::piped())

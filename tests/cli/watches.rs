@@ -116,7 +116,7 @@ fn a_watch_writes_a_configuration_and_goes_on_after_a_restart() {
     // It told systemd.
     let said: Vec<String> = notified.try_iter().collect();
     assert!(
-        said.iter().any(|it| it.contains("READY=1")) && said.iter().any(|it| it.contains("STATUS=score")),
+        said.iter().any(|it| it.contains("READY=1")) && said.iter().any(|it| it.contains("STATUS=locality")),
         "{said:?}"
     );
     // A second one would spoil the state.

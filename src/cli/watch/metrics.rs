@@ -20,16 +20,20 @@ pub(super) fn metrics(found: &Interval, totals: &Totals) -> String {
     let mut add = |name: &str, kind: &str, help: &str, value: Option<f64>| {
         if let Some(value) = value {
             let name = format!("scxprof_watch_{name}");
+            // A part that is rounded to nothing is not -0.
+            let value = value + 0.0;
             let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n");
         }
     };
-    add("score", "gauge", "Part of the avoidable misses that the loaded configuration avoids.", found.score);
+    add("locality", "gauge", "Part of the avoidable misses that the loaded configuration avoids.", found.locality);
+    add("best_locality", "gauge", "The same of the configuration that would be decided now.", found.best_locality);
+    add("score", "gauge", "What the loaded configuration avoids beyond chance: see docs/score.md.", found.score);
     add("best_score", "gauge", "The same of the configuration that would be decided now.", found.best);
-    add("gain", "gauge", "The difference of the two.", found.gain);
+    add("gain", "gauge", "The difference of the two scores.", found.gain);
     add("gain_doubt", "gauge", "Half the width of the 95 % interval of the gain.", found.doubt);
     add("intervals_total", "counter", "Intervals.", Some(totals.intervals as f64));
     add("changes_total", "counter", "New configurations.", Some(totals.changes as f64));
-    add("samples_total", "counter", "Accesses that were sampled.", Some(totals.samples));
+    add("samples_total", "counter", "Accesses that were sampled.", Some(totals.samples.round()));
     add("lost_samples_total", "counter", "Samples that were lost.", Some(totals.lost as f64));
     add(
         "failed_slices_total",

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::anyhow;
 use clap::Args;
@@ -110,7 +110,7 @@ pub(super) struct WatchingArgs {
     evidence: EvidenceArgs,
     #[command(flatten)]
     decision: DecisionArgs,
-    /// Print what each interval showed to stderr
+    /// Also print the scores by which it decides (docs/watch.md)
     #[arg(short = 'v', long = "verbose", action = clap::ArgAction::Count, help_heading = RESULT)]
     verbose: u8,
 }
@@ -130,6 +130,8 @@ struct Watcher<'a> {
     /// It was said that the slices are late.
     is_late: bool,
     writes: Writes,
+    /// What it said last that the host cannot load.
+    limit: Option<String>,
 }
 
 /// Watches until a signal comes.
@@ -215,6 +217,7 @@ pub(super) fn run(args: &WatchingArgs) -> Result<(), Failure> {
         budget: Budget::new((args.duty / 100.0).max(least)),
         is_late: false,
         writes: Writes::default(),
+        limit: None,
     };
     let done = watcher.run();
     watcher.systemd.stopping();
@@ -233,33 +236,43 @@ fn to(path: &Path, readers: Readers) -> anyhow::Result<Output> {
 impl Watcher<'_> {
     fn run(&mut self) -> Result<(), Failure> {
         let mut left = self.args.intervals;
+        let mut is_first = true;
         while left != Some(0) && !self.signals.seen() {
             let begin = Instant::now();
-            let slices = self.slices(begin)?;
-            self.wait_until(begin + self.args.interval);
+            // The first result comes as soon as it can; the next ones are of the whole interval.
+            let slices = self.slices(begin, is_first)?;
+            let end = begin + self.args.interval;
+            if !is_first {
+                self.wait_until(end);
+            }
             if self.signals.seen() {
                 break;
             }
             self.end_interval(&slices)?;
             left = left.map(|left| left - 1);
+            if is_first && left != Some(0) {
+                self.wait_until(end);
+            }
+            is_first = false;
         }
         Ok(())
     }
 
-    /// Samples the slices of an interval, evenly spread over it. If they cost more CPU time than there is, they come later:
-    /// there are fewer, and if they are too few then, the interval takes longer.
-    fn slices(&mut self, begin: Instant) -> Result<Vec<Evidence>, Failure> {
+    /// Samples the slices of an interval, evenly spread over it, or one after the other. If they cost more CPU time than there is,
+    /// they come later: there are fewer, and if they are too few then, the interval takes longer. What is sampled at once is paid
+    /// for after it.
+    fn slices(&mut self, begin: Instant, at_once: bool) -> Result<Vec<Evidence>, Failure> {
         let interval = self.args.interval;
         let all = interval.mul_f64(self.args.duty / 100.0);
         let count = (all.as_secs_f64() / SLICE.as_secs_f64()).ceil().max(SLICES.into()) as u32;
         let slice = (all / count).max(SHORTEST);
+        let count = if at_once { SLICES } else { count };
         // However many there are, few sums tell as well how certain a gain is.
         let mut slices: Vec<Evidence> = Vec::new();
         let mut late = 0;
         for at in 0..count {
-            let planned = begin + interval / count * at;
-            // The first one says what cannot be sampled at all; it is paid for after it.
-            let free = if self.is_first { planned } else { self.budget.free() };
+            let planned = if at_once { begin } else { begin + interval / count * at };
+            let free = if at_once { planned } else { self.budget.free() };
             if free > planned {
                 late += 1;
             }
@@ -378,12 +391,11 @@ impl Watcher<'_> {
             let is_written = written.is_ok();
             self.note_write("-o", written.map_err(Failure::NoResult))?;
             if is_written {
-                let gain = |it: Option<f64>| it.unwrap_or_default() * 100.0;
                 say!(
-                    "{}: a new configuration, which avoids {:.1} % more of the avoidable misses than the one before ({:.1} %)",
+                    "{}: a new configuration, which avoids {} of the avoidable misses; the one before avoids {}",
                     self.args.output.display(),
-                    gain(found.gain),
-                    gain(found.score)
+                    part(found.best_locality),
+                    part(found.locality)
                 );
             } else {
                 // It is judged again after the next interval.
@@ -395,10 +407,12 @@ impl Watcher<'_> {
         if self.is_exec_due {
             self.exec();
         }
-        let text = describe(&found);
+        let text = describe(&found, self.args.verbose > 0);
         self.systemd.status(&text);
-        if self.args.verbose > 0 {
-            say!("{text}");
+        say!("{} {text}", now());
+        if let Some(limit) = found.limit.take().filter(|limit| self.limit.as_ref() != Some(limit)) {
+            say!("note: {limit}");
+            self.limit = Some(limit);
         }
         let saved = self.save();
         self.note_write("--state", saved)?;
@@ -499,17 +513,33 @@ fn nap(time: Duration) {
     let _ = nanosleep(&time);
 }
 
+/// The time of day, UTC.
+fn now() -> String {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() % (24 * 3600);
+    format!("{:02}:{:02}:{:02}Z", seconds / 3600, seconds / 60 % 60, seconds % 60)
+}
+
+/// A part as people write it: never -0.
+fn part(part: Option<f64>) -> String {
+    part.map_or_else(|| "-".to_owned(), |it| format!("{:.1} %", (it * 1000.0).round() / 10.0 + 0.0))
+}
+
 /// What an interval showed, in a line.
-fn describe(found: &Interval) -> String {
-    let percent = |it: Option<f64>| it.map_or_else(|| "-".to_owned(), |it| format!("{:.1} %", it * 100.0));
+fn describe(found: &Interval, with_scores: bool) -> String {
     if let Some(reason) = &found.reason {
         return reason.clone();
     }
-    format!(
-        "score {}, best {}, gain {} within {}",
-        percent(found.score),
-        percent(found.best),
-        percent(found.gain),
-        percent(found.doubt)
-    )
+    let better = match (found.gain, found.doubt) {
+        (Some(gain), Some(doubt)) if gain > doubt => "; it replaces the loaded one if the next interval confirms it",
+        _ => "",
+    };
+    let Interval { locality, best_locality, score, best, gain, doubt, .. } = found;
+    let scores = if with_scores {
+        let [score, best, gain] = [*score, *best, *gain].map(part);
+        let doubt = doubt.map_or_else(|| "?".to_owned(), |doubt| format!("{:.1}", doubt * 100.0));
+        format!(" (beyond chance: {score}, {best}, gain {gain} within {doubt})")
+    } else {
+        String::new()
+    };
+    format!("locality {}, of a new configuration {}{scores}{better}", part(*locality), part(*best_locality))
 }

@@ -1,0 +1,336 @@
+//! What was found, and what of it a host can load.
+
+use super::better::better;
+use super::cell::{Basis, Cell, CellMatch, Subcell};
+use super::cell_specs::{CellSpecs, SpecIndex};
+use super::decide::{decide, Decision, DecisionOptions, Host, NoSamples};
+use super::members::Members;
+use super::mitosis::{MitosisError, MAX_CELLS};
+use super::note::Note;
+use super::scheduler::Scheduler;
+use super::tally::{CellIndex, Tally};
+use super::written::labels;
+
+/// A smaller difference of localities is worth no cell spec.
+const CLEARLY: f64 = 0.01;
+/// More CPUs than any decision needs.
+const ENOUGH_CPUS: usize = usize::MAX;
+
+/// What was found, whatever the host has CPUs for, and what it can load.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// All groups that were found. Its notes are those on the groups, and not on the host.
+    pub(crate) finding: Decision,
+    /// What is written: the same, or what of it has CPUs.
+    pub(crate) configuration: Decision,
+    /// For each subcell of each cell of the finding what of the configuration takes its threads; a cell that is not divided has
+    /// one entry.
+    pub(crate) taken_by: Vec<Vec<Option<String>>>,
+    /// The label of each thread with the configuration; see [`labels`].
+    pub(crate) labels: Option<Vec<u32>>,
+    /// The same with the finding.
+    pub(crate) labels_of_finding: Option<Vec<u32>>,
+    /// The same as `labels` if only names are known of the threads.
+    pub(crate) labels_by_name: Option<Vec<u32>>,
+}
+
+/// Decides twice: as if there were CPUs for all, and for the host of the options. See [`better`] for `locality`.
+///
+/// A host that has no CPU for each cell gets those with most samples; the threads of the others are in those that are left.
+///
+/// # Errors
+/// [`NoSamples`].
+pub(crate) fn find(
+    specs: &CellSpecs,
+    tally: &Tally,
+    members: &Members,
+    options: &DecisionOptions,
+    locality: impl Fn(&[bool], &[u32]) -> Option<f64>,
+) -> Result<Found, NoSamples> {
+    let roomy = DecisionOptions { target_cpus: ENOUGH_CPUS, ..*options };
+    let mut finding = better(specs, tally, members, &roomy, &locality)?;
+    (finding.target_cpus, finding.refused) = (options.target_cpus, None);
+    let host = Host::new(specs, tally, options);
+    let has_room = host.refuses().is_none() && host.subcells() >= host.most();
+    let (labels, labels_by_name, mut configuration) = if has_room {
+        let by_name = decide(specs, tally, &Members::default(), options)?;
+        (labels(&finding, tally, members), labels(&by_name, tally, members), finding.clone())
+    } else {
+        best_that_fits(specs, tally, members, options, &locality)?
+    };
+    let taken_by = taken_by(&finding, &configuration);
+    // Without a configuration the scheduler has the root's cell, too.
+    let is_nothing =
+        |cells: &[Cell]| matches!(cells, [Cell { matches: CellMatch::All, subcells, .. }] if subcells.is_empty());
+    let refused = || host.refuses().unwrap_or(MitosisError::NothingFits { target_cpus: options.target_cpus });
+    let is_refused = is_nothing(&configuration.cells) && !is_nothing(&finding.cells);
+    configuration.refused = is_refused.then(refused);
+    let mut notes = finding.notes.clone();
+    notes.extend(too_few(&finding, &taken_by, &host));
+    let is_of_host = |note: &&Note| matches!(note, Note::Merged { .. }) && !finding.notes.contains(note);
+    notes.extend(configuration.notes.iter().filter(is_of_host).cloned());
+    configuration.notes = notes;
+    let labels_of_finding = self::labels(&finding, tally, members);
+    Ok(Found { finding, configuration, taken_by, labels, labels_of_finding, labels_by_name })
+}
+
+/// A decision, and the labels of the threads by it and by names alone.
+type Labelled = (Option<Vec<u32>>, Option<Vec<u32>>, Decision);
+
+/// The decision for a host that has no CPU for each cell or subcell: of the ways to leave out cell specs the one that avoids most.
+/// What was asked for by `--cell` is left out only where the host has no CPU for it.
+fn best_that_fits(
+    specs: &CellSpecs,
+    tally: &Tally,
+    members: &Members,
+    options: &DecisionOptions,
+    locality: &impl Fn(&[bool], &[u32]) -> Option<f64>,
+) -> Result<Labelled, NoSamples> {
+    let all = by_density(specs, tally);
+    let mut left_out = specs_left_out(&all, specs, tally, options);
+    let mut best: Option<(f64, Labelled)> = None;
+    loop {
+        let found = without(&left_out, specs, tally, members, options, locality)?;
+        let avoids =
+            found.0.as_ref().and_then(|labels| locality(&vec![true; labels.len()], labels)).unwrap_or_default();
+        if best.as_ref().is_none_or(|(most, _)| avoids > most + CLEARLY) {
+            best = Some((avoids, found));
+        }
+        let next = all.iter().rev().map(|it| it.0).find(|spec| *spec >= specs.given() && !left_out.contains(spec));
+        match next {
+            Some(next) => left_out.push(next),
+            None => return best.map(|it| it.1).ok_or(NoSamples),
+        }
+    }
+}
+
+/// The decision without some of the cell specs: the threads of their cells are in those of the others.
+fn without(
+    left_out: &[SpecIndex],
+    specs: &CellSpecs,
+    tally: &Tally,
+    members: &Members,
+    options: &DecisionOptions,
+    locality: &impl Fn(&[bool], &[u32]) -> Option<f64>,
+) -> Result<Labelled, NoSamples> {
+    let fewer = specs.without(left_out);
+    let (tally_of_fewer, cell_of) = tally.under(&fewer);
+    let mut moved = members.clone();
+    for member in &mut moved.threads {
+        member.cell = cell_of.get(member.cell as usize).copied().unwrap_or(CellIndex::MAX);
+    }
+    let sampled = |specs: &CellSpecs, tally: &Tally| Host::new(specs, tally, options).sampled;
+    let cells = options.cells.map(|cells| scaled(cells, sampled(specs, tally), sampled(&fewer, &tally_of_fewer)));
+    let options = DecisionOptions { cells, ..*options };
+    let configuration = better(&fewer, &tally_of_fewer, &moved, &options, locality)?;
+    let by_name = decide(&fewer, &tally_of_fewer, &Members::default(), &options)?;
+    let of = |decision: &Decision| labels(decision, &tally_of_fewer, &moved);
+    Ok((of(&configuration), of(&by_name), configuration))
+}
+
+/// How many cells a host has with fewer cell specs, if it had so many before: as many of them as of those with samples.
+fn scaled(cells: usize, before: usize, after: usize) -> usize {
+    // That of the root is one of them in any case.
+    1 + (cells.saturating_sub(1) * after.saturating_sub(1)).div_ceil(before.saturating_sub(1).max(1))
+}
+
+/// The cell specs with cells, but for the root's, each with the number of its cells; those with most samples for a cell first.
+fn by_density(specs: &CellSpecs, tally: &Tally) -> Vec<(SpecIndex, usize)> {
+    let last = specs.specs().len().saturating_sub(1);
+    let cells_of = |spec: SpecIndex| tally.cells().filter(|(_, cell)| cell.spec == spec).count();
+    let density = |&(spec, cells): &(SpecIndex, usize)| tally.spec_total(spec) / cells as f64;
+    let mut all: Vec<(SpecIndex, usize)> =
+        (0..last).map(|spec| (spec, cells_of(spec))).filter(|(_, cells)| *cells > 0).collect();
+    all.sort_by(|a, b| density(b).total_cmp(&density(a)).then(a.0.cmp(&b.0)));
+    all
+}
+
+/// The cell specs for whose cells the host has no CPUs if those before them have theirs.
+fn specs_left_out(
+    all: &[(SpecIndex, usize)],
+    specs: &CellSpecs,
+    tally: &Tally,
+    options: &DecisionOptions,
+) -> Vec<SpecIndex> {
+    let host = Host::new(specs, tally, options);
+    // Of a host with more cells than were sampled, each spec has more.
+    let many = host.cells.saturating_sub(1) as f64 / host.sampled.saturating_sub(1).max(1) as f64;
+    // That of the root always exists.
+    let mut left = options.target_cpus.min(MAX_CELLS) as f64 - 1.0;
+    let mut left_out = Vec::new();
+    for (spec, cells) in all {
+        let cells = (*cells as f64 * many).ceil();
+        if cells <= left {
+            left -= cells;
+        } else {
+            left_out.push(*spec);
+        }
+    }
+    left_out
+}
+
+/// What takes the threads of each subcell of `finding` in `configuration`.
+fn taken_by(finding: &Decision, configuration: &Decision) -> Vec<Vec<Option<String>>> {
+    let kept = || {
+        let cells = configuration.cells.iter().zip(&configuration.bases);
+        cells.flat_map(|(cell, bases)| {
+            cell.subcells.iter().zip(bases).map(move |(subcell, basis)| (cell, subcell, basis))
+        })
+    };
+    let name = |cell: &Cell, subcell: &Subcell| format!("{}/{}", cell.name, subcell.name);
+    let takes = |cell: &Cell, basis: &Basis| {
+        let of_class = |it: &(&Cell, &Subcell, &Basis)| it.2.class.is_some() && it.2.class == basis.class;
+        let of_communities = |it: &(&Cell, &Subcell, &Basis)| {
+            !basis.communities.is_empty()
+                && basis.communities.iter().all(|community| it.2.communities.contains(community))
+        };
+        let of_all = |it: &(&Cell, &Subcell, &Basis)| it.0.name == cell.name && it.1.is_catch_all();
+        let found = match (&basis.class, &basis.communities[..]) {
+            // The same class can be in several cells.
+            (Some(_), _) => kept().filter(of_class).max_by_key(|it| it.0.name == cell.name),
+            (None, []) => kept().find(of_all),
+            (None, _) => kept().find(of_communities),
+        };
+        let undivided = || {
+            let is_rest = basis.class.is_none() && basis.communities.is_empty();
+            let kept = configuration.cells.iter().find(|it| it.name == cell.name && it.subcells.is_empty());
+            kept.filter(|_| is_rest).map(|cell| cell.name.clone())
+        };
+        found.map(|it| name(it.0, it.1)).or_else(undivided)
+    };
+    let of_cell = |(cell, bases): (&Cell, &Vec<Basis>)| match &bases[..] {
+        [] => vec![configuration.cells.iter().find(|it| it.name == cell.name).map(|it| it.name.clone())],
+        bases => bases.iter().map(|basis| takes(cell, basis)).collect(),
+    };
+    finding.cells.iter().zip(&finding.bases).map(of_cell).collect()
+}
+
+/// The note on what the host has no CPUs for.
+fn too_few(finding: &Decision, taken_by: &[Vec<Option<String>>], host: &Host) -> Option<Note> {
+    if finding.scheduler != Scheduler::Mitosis {
+        return None;
+    }
+    let mut left_out: Vec<(String, Vec<String>)> = Vec::new();
+    for ((cell, bases), taken_by) in finding.cells.iter().zip(&finding.bases).zip(taken_by) {
+        let is_group = |basis: &Basis| basis.class.is_some() || !basis.communities.is_empty();
+        let lost = cell.subcells.iter().zip(bases).zip(taken_by);
+        let lost: Vec<String> = lost
+            .filter(|((_, basis), taken_by)| is_group(basis) && taken_by.is_none())
+            .map(|((subcell, _), _)| subcell.name.clone())
+            .collect();
+        let is_lost = cell.subcells.is_empty() && taken_by.iter().all(Option::is_none);
+        if is_lost || !lost.is_empty() {
+            left_out.push((cell.name.clone(), lost));
+        }
+    }
+    let subcells = finding.cells.iter().map(|cell| cell.subcells.len().max(1)).max().unwrap_or(1);
+    let note = Note::FewCpus {
+        target_cpus: finding.target_cpus,
+        cells: host.cells,
+        needed: host.cells.saturating_mul(subcells),
+        left_out,
+    };
+    matches!(&note, Note::FewCpus { left_out, .. } if !left_out.is_empty()).then_some(note)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{mitosis, CellOptions, Member, Verdict};
+    use crate::sample::Comm;
+
+    const A: &str = "/workload.slice/workload-tw-a.allotment.slice";
+    const B: &str = "/workload.slice/workload-tw-b.allotment.slice";
+
+    /// What is found of threads with these cgroups, names, samples and communities.
+    fn found(threads: &[(&str, &str, u32, Option<u32>)], target_cpus: usize) -> Found {
+        let specs = CellSpecs::new(&CellOptions::default()).unwrap();
+        let (mut tally, mut members) = (Tally::default(), Members::default());
+        for (&(cgroup, name, samples, community), thread) in threads.iter().zip(0..) {
+            let (cell, comm) = (tally.cell(specs.assign(cgroup.as_bytes())), Some(Comm::from(name)));
+            let samples = f64::from(samples);
+            tally.add(cell, comm, samples);
+            let verdict = community.map_or(Verdict::Alone, Verdict::Community);
+            members.threads.push(Member { thread, pid: 1, tid: thread, comm, hint: None, cell, samples, verdict });
+        }
+        find(&specs, &tally, &members, &DecisionOptions::new(0.05, target_cpus), |_, _| None).unwrap()
+    }
+
+    fn names(decision: &Decision) -> Vec<String> {
+        let names = |cell: &Cell| match &cell.subcells[..] {
+            [] => vec![cell.name.clone()],
+            subcells => subcells.iter().map(|it| format!("{}/{}", cell.name, it.name)).collect(),
+        };
+        decision.cells.iter().flat_map(names).collect()
+    }
+
+    const THREADS: [(&str, &str, u32, Option<u32>); 7] = [
+        ("/", "parse1", 500, Some(0)),
+        ("/", "parse2", 500, Some(0)),
+        ("/", "index1", 300, Some(1)),
+        ("/", "index2", 300, Some(1)),
+        ("/", "stat1", 200, Some(2)),
+        ("/", "stat2", 200, Some(2)),
+        ("/", "log", 400, None),
+    ];
+
+    #[test]
+    fn with_cpus_for_all_the_finding_is_the_configuration() {
+        for target_cpus in [5, 64] {
+            let found = found(&THREADS, target_cpus);
+            assert_eq!(names(&found.finding), names(&found.configuration));
+            assert_eq!(found.configuration.target_cpus, target_cpus);
+            assert!(found.taken_by.iter().flatten().all(Option::is_some), "{:?}", found.taken_by);
+            assert!(found.configuration.notes.is_empty(), "{:?}", found.configuration.notes);
+            assert_eq!(found.labels, found.labels_of_finding);
+        }
+    }
+
+    #[test]
+    fn a_host_gets_what_fits_and_is_told_the_rest() {
+        let all = names(&found(&THREADS, 64).finding);
+        for target_cpus in 1..6 {
+            let found = found(&THREADS, target_cpus);
+            assert_eq!(names(&found.finding), all, "the host does not change what was found");
+            let subcells = found.configuration.cells[0].subcells.len();
+            assert!(subcells <= target_cpus && mitosis::check(&found.configuration.cells).is_ok());
+            let nothing = (target_cpus == 1).then_some(MitosisError::NothingFits { target_cpus: 1 });
+            assert_eq!(found.configuration.refused, nothing);
+            let left_out = found.taken_by[0].iter().filter(|it| it.is_none()).count();
+            let note = found.configuration.notes.iter().find(|note| matches!(note, Note::FewCpus { .. }));
+            assert_eq!(note.is_some(), left_out > 0, "{target_cpus}: {:?}", found.configuration.notes);
+            assert_eq!(left_out, all.len() - 1 - subcells.saturating_sub(1), "{:?}", found.taken_by);
+        }
+        let two = found(&THREADS, 2).configuration;
+        let note = two.notes.iter().map(ToString::to_string).find(|note| note.contains("is without")).unwrap();
+        assert!(
+            note.contains("rest/log") && note.contains("has 2 CPUs") && note.contains("--target-cpus 64"),
+            "{note}"
+        );
+        assert!(note.contains("(5 for all of these)") && note.contains("--target layered"), "{note}");
+    }
+
+    #[test]
+    fn a_host_with_fewer_cpus_than_cells_gets_those_with_most_samples() {
+        let threads = [
+            (A, "web1", 900, Some(0)),
+            (A, "web2", 900, Some(0)),
+            (B, "db1", 300, Some(1)),
+            (B, "db2", 300, Some(1)),
+            ("/workload.slice", "log", 5000, None),
+            ("/", "init", 100, None),
+        ];
+        // The allotments are two cells, the slice and the root one each.
+        let all = found(&threads, 16);
+        assert!(names(&all.finding).contains(&"allotment/web".to_owned()), "{:?}", names(&all.finding));
+        let three = found(&threads, 3);
+        assert_eq!(names(&three.finding), names(&all.finding));
+        let cells: Vec<&str> = three.configuration.cells.iter().map(|cell| cell.name.as_str()).collect();
+        assert_eq!((cells, three.configuration.refused.clone()), (vec!["workload.slice", "rest"], None));
+        let note = three.configuration.notes.iter().map(ToString::to_string).find(|it| it.contains("is without"));
+        assert!(note.is_some_and(|note| note.contains("allotment/")), "{:?}", three.configuration.notes);
+        let one = found(&threads, 1);
+        assert_eq!(one.configuration.refused, Some(MitosisError::FewCpus { target_cpus: 1, cells: 4 }));
+        assert_eq!(names(&one.configuration), ["rest"]);
+    }
+}

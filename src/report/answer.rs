@@ -1,0 +1,310 @@
+//! The answer: what was found, in a headline and in about ten lines, before all tables.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use super::memory::Granule;
+use super::model::{CellReport, Report, SubcellReport};
+use crate::cluster::LineSharing;
+use crate::config::base_of;
+use scxprof_base::columns::aligned;
+
+/// Groups in the headline.
+const IN_HEADLINE: usize = 4;
+/// Names of threads of a group.
+const NAMES: usize = 3;
+/// Groups in the answer.
+const ROWS: usize = 5;
+/// Lines of false sharing in the answer.
+const FALSE_LINES: usize = 2;
+/// A line with a smaller part of the accesses of its threads is not worth a word.
+const LEAST_PART: f64 = 0.01;
+/// Samples of which less than this part, in percent, was lost are as good as all.
+const LOST_PERCENT: f64 = 0.1;
+/// Bytes of a unit.
+const UNIT: f64 = 1024.0;
+
+/// A group of threads that share memory.
+struct Group<'a> {
+    cell: &'a CellReport,
+    subcell: &'a SubcellReport,
+    /// Its names of threads, each with its number.
+    names: String,
+    /// The lines that its threads share falsely.
+    false_lines: Vec<&'a Granule>,
+}
+
+impl<'a> Group<'a> {
+    fn new(cell: &'a CellReport, subcell: &'a SubcellReport, report: &'a Report) -> Self {
+        let is_of = |line: &&Granule| {
+            let threads = line.by_thread.iter();
+            let here = threads.filter(|it| subcell.threads.iter().any(|thread| thread.tid == it.tid)).count();
+            here * 2 > line.by_thread.len()
+        };
+        let is_worth = |line: &&Granule| line.accesses >= LEAST_PART * subcell.samples;
+        let false_lines = false_lines(report).filter(|line| is_of(line) && is_worth(line)).collect();
+        Self { cell, subcell, names: names(subcell), false_lines }
+    }
+
+    fn is_left_out(&self) -> bool {
+        self.subcell.in_configuration.is_none()
+    }
+}
+
+/// The groups of a report, those with most samples first.
+fn groups(report: &Report) -> Vec<Group<'_>> {
+    let groups = report.groups().map(|(cell, subcell)| Group::new(cell, subcell, report));
+    let mut groups: Vec<Group<'_>> = groups.collect();
+    groups.sort_by(|a, b| b.subcell.samples.total_cmp(&a.subcell.samples));
+    groups
+}
+
+fn false_lines(report: &Report) -> impl Iterator<Item = &Granule> {
+    report.lines.iter().filter(|line| line.sharing == Some(LineSharing::False))
+}
+
+/// The names of a group's threads without the numbers at their ends, each with how many threads have it: `parse x3, reader-a`.
+fn names(subcell: &SubcellReport) -> String {
+    let mut families: BTreeMap<&str, (usize, f64)> = BTreeMap::new();
+    for thread in &subcell.threads {
+        let name = thread.comm.as_deref().unwrap_or("?");
+        let base = name.get(..base_of(name.as_bytes()).len()).unwrap_or(name);
+        let family = families.entry(base).or_default();
+        *family = (family.0 + 1, family.1 + thread.samples);
+    }
+    let mut families: Vec<(&str, (usize, f64))> = families.into_iter().collect();
+    families.sort_by(|a, b| b.1 .1.total_cmp(&a.1 .1).then(a.0.cmp(b.0)));
+    let more = families.len().saturating_sub(NAMES);
+    let shown = families.iter().take(NAMES).map(|(name, (threads, _))| match threads {
+        1 => (*name).to_owned(),
+        threads => format!("{name} x{threads}"),
+    });
+    let mut text = shown.collect::<Vec<_>>().join(" + ");
+    if more > 0 {
+        let _ = write!(text, " + {more} more");
+    }
+    text
+}
+
+/// Where a line is used: the source line of its hottest code, else the variable, else the memory.
+fn place(line: &Granule) -> String {
+    let source = line.code.iter().find_map(|code| code.line.as_deref());
+    let source = source.map(|line| line.rsplit('/').next().unwrap_or(line).to_owned());
+    source.or_else(|| line.symbol.as_ref().map(|symbol| symbol.name.clone())).unwrap_or_else(|| line.memory.clone())
+}
+
+/// What was found in a line, as `3 groups: parse x3, index x3, stat x2 (false sharing at pool.cpp:14); this host fits 1`.
+#[must_use]
+pub(super) fn headline(report: &Report) -> String {
+    let groups = groups(report);
+    let mut text = match groups.len() {
+        0 => "no threads that share memory were found".to_owned(),
+        1 => "1 group: ".to_owned(),
+        count => format!("{count} groups: "),
+    };
+    let named = groups.iter().take(IN_HEADLINE).map(|group| match group.false_lines.first() {
+        Some(line) => format!("{} (false sharing at {})", group.names, place(line)),
+        None => group.names.clone(),
+    });
+    text += &named.collect::<Vec<_>>().join(", ");
+    let more = groups.len().saturating_sub(IN_HEADLINE);
+    if more > 0 {
+        let _ = write!(text, " and {more} more");
+    }
+    let fitting = groups.iter().filter(|group| !group.is_left_out()).count();
+    if fitting < groups.len() {
+        let fitting = if fitting == 0 { "none".to_owned() } else { fitting.to_string() };
+        let _ = write!(text, "; this host fits {fitting}");
+    }
+    text
+}
+
+/// The answer for people: the headline, a line for each group with what it shares, false sharing with its source line, the locality,
+/// and what the configuration leaves out and why. No line is longer than `width` characters, if there is one.
+#[must_use]
+pub fn answer(report: &Report, width: Option<usize>) -> String {
+    let groups = groups(report);
+    let mut lines = vec![report.headline.clone()];
+    if !groups.is_empty() {
+        let head = ["  group", "samples", "locality", "confidence", "in the configuration", "what they share"];
+        let has_limits = groups.iter().any(Group::is_left_out);
+        let mut rows: Vec<Vec<String>> = vec![head.map(str::to_owned).to_vec()];
+        rows.extend(groups.iter().take(ROWS).map(|group| row(report, group).to_vec()));
+        if !has_limits {
+            for row in &mut rows {
+                row.remove(4);
+            }
+        }
+        lines.extend(aligned(&rows).lines().map(str::to_owned));
+        if groups.len() > ROWS {
+            lines.push(format!("  and {} more groups (-v lists all)", groups.len() - ROWS));
+        }
+    }
+    lines.extend(false_lines(report).filter(|line| is_hot(report, line)).take(FALSE_LINES).map(false_sharing));
+    if let Some(locality) = report.locality {
+        let found = report.locality_found.filter(|found| *found > locality + 0.0005);
+        let found = found.map_or_else(String::new, |found| format!(", {} with all groups", percent(found)));
+        let by_name = report.locality_by_name.map(|by_name| format!(", {} if grouped by name", percent(by_name)));
+        lines.push(format!(
+            "Locality: {} of the avoidable misses are between threads that the configuration keeps together{found}{}",
+            percent(locality),
+            by_name.unwrap_or_default()
+        ));
+    }
+    lines.extend(report.limits.iter().map(|limit| capital(limit)));
+    if report.run.lost_percent > LOST_PERCENT {
+        lines.push(format!("Lost: {:.1} % of the samples", report.run.lost_percent));
+    }
+    let mut text = String::new();
+    for line in lines {
+        text.push_str(&wrapped(&line, width));
+    }
+    text
+}
+
+/// A sentence in lines of at most `width` characters, all but the first indented. A line of a table is cut.
+fn wrapped(line: &str, width: Option<usize>) -> String {
+    let Some(width) = width.filter(|width| line.chars().count() > *width) else { return format!("{line}\n") };
+    if line.starts_with("  ") {
+        let cut: String = line.chars().take(width.saturating_sub(1)).collect();
+        return format!("{}…\n", cut.trim_end());
+    }
+    let (mut text, mut length) = (String::new(), 0);
+    for word in line.split(' ') {
+        let wide = word.chars().count();
+        if length > 0 && length + 1 + wide > width {
+            text.push_str("\n  ");
+            length = 2;
+        } else if length > 0 {
+            text.push(' ');
+            length += 1;
+        }
+        text.push_str(word);
+        length += wide;
+    }
+    text + "\n"
+}
+
+fn row(report: &Report, group: &Group<'_>) -> [String; 6] {
+    let part = |part: Option<f64>| part.map_or_else(|| "-".to_owned(), percent);
+    let several = report.cells.len() > 1;
+    let of = if several { format!(" of {}", group.cell.name) } else { String::new() };
+    let own = group.cell.path_of(group.subcell);
+    let taker = match &group.subcell.in_configuration {
+        None => "left out".to_owned(),
+        Some(taker) if *taker == own => "yes".to_owned(),
+        Some(taker) => format!("in {taker}"),
+    };
+    let confidence = group.subcell.confidence;
+    [
+        format!("  {}{of}", group.names),
+        percent(group.subcell.share),
+        part(group.subcell.locality),
+        confidence.map_or_else(|| "-".to_owned(), |it| format!("{it:.2}")),
+        taker,
+        shared(group),
+    ]
+}
+
+/// What a group shares most: the region with its size.
+fn shared(group: &Group<'_>) -> String {
+    let Some(region) = group.subcell.regions.first() else {
+        return group.subcell.pages.first().map_or_else(|| "-".to_owned(), |page| page.memory.clone());
+    };
+    // A variable of its hottest line says more than the address of the region.
+    let line = group.subcell.lines.iter().find(|line| line.symbol.is_some());
+    let name = line.filter(|_| group.subcell.regions.len() == 1).map_or(&region.memory, |line| &line.memory);
+    let more = group.subcell.regions.len().saturating_sub(1);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{name} ({}){more}", size(region.bytes))
+}
+
+fn is_hot(report: &Report, line: &Granule) -> bool {
+    let of_threads = |it: &&super::model::ThreadReport| line.by_thread.iter().any(|thread| thread.tid == it.tid);
+    let threads = report.cells.iter().flat_map(|cell| &cell.subcells).flat_map(|subcell| &subcell.threads);
+    let samples: f64 = threads.filter(of_threads).map(|thread| thread.samples).sum();
+    line.accesses >= LEAST_PART * samples
+}
+
+/// A line that threads share falsely: its threads, its variable, and the source line.
+fn false_sharing(line: &Granule) -> String {
+    let mut threads: Vec<&str> = line.by_thread.iter().filter_map(|it| it.comm.as_deref()).collect();
+    threads.sort_unstable();
+    threads.dedup();
+    let more = threads.len().saturating_sub(NAMES);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let threads = threads.iter().take(NAMES).copied().collect::<Vec<_>>().join(", ");
+    let code = line.code.iter().find_map(|code| code.line.as_deref());
+    let code = code.map_or_else(String::new, |line| format!(", at {line}"));
+    format!("False sharing: {threads}{more} use different bytes of one cache line of {}{code}", line.memory)
+}
+
+fn percent(part: f64) -> String {
+    format!("{:.1} %", (part * 1000.0).round() / 10.0 + 0.0)
+}
+
+fn size(bytes: u64) -> String {
+    let bytes = bytes as f64;
+    match bytes {
+        bytes if bytes < UNIT => format!("{bytes:.0} B"),
+        bytes if bytes < UNIT * UNIT => format!("{:.1} KiB", bytes / UNIT),
+        bytes => format!("{:.1} MiB", bytes / UNIT / UNIT),
+    }
+}
+
+fn capital(sentence: &str) -> String {
+    let mut characters = sentence.chars();
+    characters.next().map_or_else(String::new, |first| first.to_uppercase().collect::<String>() + characters.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::text::tests::made;
+
+    #[test]
+    fn the_headline_has_the_groups_and_what_does_not_fit() {
+        let mut report = made();
+        // The threads of the line are those of the first group.
+        let groups = "2 groups: reader-a + writer-a (false sharing at queue.c:12), reader-b + writer-b";
+        assert_eq!(headline(&report), groups);
+        report.cells[0].subcells[1].in_configuration = None;
+        assert_eq!(headline(&report), format!("{groups}; this host fits 1"));
+        report.cells[0].subcells[0].in_configuration = None;
+        assert_eq!(headline(&report), format!("{groups}; this host fits none"));
+        report.lines.clear();
+        assert_eq!(headline(&report), "2 groups: reader-a + writer-a, reader-b + writer-b; this host fits none");
+        report.cells.clear();
+        assert_eq!(headline(&report), "no threads that share memory were found");
+    }
+
+    #[test]
+    fn threads_of_one_name_are_counted() {
+        let mut subcell = made().cells[0].subcells[0].clone();
+        let thread = subcell.threads[0].clone();
+        let named = |comm: &str| crate::report::ThreadReport { comm: Some(comm.to_owned()), ..thread.clone() };
+        subcell.threads = ["parse1", "parse2", "log", "a", "b", "parse10", "9"].map(named).to_vec();
+        assert_eq!(names(&subcell), "parse x3 + 9 + a + 2 more");
+    }
+
+    #[test]
+    fn the_answer_is_ten_lines_and_no_line_is_too_long() {
+        let mut report = made();
+        report.limits = vec!["this host has 2 CPUs, so the configuration is without allotment/lone".to_owned()];
+        report.headline = headline(&report);
+        for width in [None, Some(40), Some(80)] {
+            let text = answer(&report, width);
+            assert!(text.starts_with("2 groups: reader-a"), "{text}");
+            let longest = text.lines().map(|line| line.chars().count()).max().unwrap();
+            assert!(width.is_none_or(|width| longest <= width), "{text}");
+        }
+        let text = answer(&report, None);
+        assert!(text.lines().count() <= 10, "{text}");
+        assert!(text.contains("\nLocality: 90.0 % of the avoidable misses "), "{text}");
+        assert!(text.contains("\nThis host has 2 CPUs, so the configuration is without allotment/lone"), "{text}");
+        let line =
+            "\nFalse sharing: reader\\x0a, writer use different bytes of one cache line of total+0x0 (server), at \
+                    /src/queue.c:12\n";
+        assert!(text.contains(line), "{text}");
+    }
+}
