@@ -1,5 +1,6 @@
 //! Tests the real binary: exit codes, messages, signals, and the destination of the result.
 
+mod answer;
 mod fleets;
 mod output;
 mod priority;
