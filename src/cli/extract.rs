@@ -155,6 +155,7 @@ impl Recording<'_> {
 /// What the recording says of its run.
 fn add_recorded(run: &mut RunReport, profile: &Profile, path: &Path) {
     run.profile = path.file_name().map(|name| crate::sample::printable(name.as_bytes()));
+    run.damage = profile.damage();
     let Some(meta) = &profile.meta else { return };
     run.begin_unix = Some(meta.begin_unix);
     run.host = (!meta.host.name.is_empty()).then(|| meta.host.name.clone());

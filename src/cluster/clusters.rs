@@ -163,6 +163,8 @@ pub struct Hot {
     pub writes: f64,
     /// Samples that found it modified in another cache.
     pub hitm: u64,
+    /// Accesses after another thread took the line away; of lines alone.
+    pub transfers: Option<f64>,
     /// Threads that touched it.
     pub threads: u32,
     /// Mean latency in kilocycles if the source measures latency, rounded up per sample; otherwise, and for lines, 0.

@@ -68,6 +68,7 @@ impl MemoryNames<'_> {
             accesses: hot.accesses,
             writes: hot.writes,
             hitm: hot.hitm,
+            transfers: hot.transfers.map(|transfers| (transfers * 1000.0).round() / 1000.0),
             threads: hot.threads,
             code: hot.code.iter().filter_map(code).collect(),
             sharing: hot.sharing,

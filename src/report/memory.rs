@@ -42,6 +42,9 @@ pub struct Granule {
     pub writes: f64,
     /// Samples that found it modified in another CPU's cache.
     pub hitm: u64,
+    /// Of lines alone: accesses after another thread took the line away, by which lines without `hitm` are sorted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transfers: Option<f64>,
     /// Threads that touched it.
     pub threads: u32,
     /// For lines, the code that touched it most; empty if not requested or unknown.

@@ -28,6 +28,9 @@ pub struct RunReport {
     pub lost_percent: f64,
     /// What was lost, in sentences.
     pub lost: Vec<String>,
+    /// What is damaged of the profile, in sentences.
+    #[serde(default)]
+    pub damage: Vec<String>,
     /// What was left out on purpose, in sentences.
     pub left_out: Vec<String>,
     /// The sources that were tried before, and why they do not work here.

@@ -32,7 +32,10 @@ pub struct SubcellScheduling {
     pub waits: u64,
     /// See `wait_ns`.
     pub wait_max_ns: Option<u64>,
-    /// Times from a wakeup to the CPU, ns: the median, 99 %, the longest.
+    /// Times from a wakeup to the CPU: how many are known; `null` in reports of before.
+    #[serde(default)]
+    pub latency_count: Option<u64>,
+    /// These, ns: the median, 99 %, the longest.
     pub latency_p50_ns: Option<u64>,
     /// See `latency_p50_ns`.
     pub latency_p99_ns: Option<u64>,
@@ -76,6 +79,7 @@ impl From<Line> for SubcellScheduling {
             wait_ns: wait.total_ns,
             waits: wait.count,
             wait_max_ns: wait.max_ns,
+            latency_count: Some(latency.times.count),
             latency_p50_ns: latency.p50_ns,
             latency_p99_ns: latency.p99_ns,
             latency_max_ns: latency.times.max_ns,

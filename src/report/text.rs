@@ -140,6 +140,7 @@ pub(super) mod tests {
             accesses,
             writes: 1.0,
             hitm: 0,
+            transfers: None,
             threads: 2,
             code: vec![],
             sharing: None,

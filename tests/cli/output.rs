@@ -200,6 +200,21 @@ fn the_report_is_for_its_owner_alone() {
 }
 
 #[test]
+fn a_report_says_what_of_its_profile_is_damaged() {
+    let directory = tempfile::tempdir().unwrap();
+    let (lines, report) = (lines(directory.path()), directory.path().join("report.json"));
+    let damage = |code: i32| -> serde_json::Value {
+        let arguments = ["-o", "/dev/null", "--report", report.to_str().unwrap()];
+        expect(&extract(&lines, &arguments), code, "");
+        serde_json::from_slice::<serde_json::Value>(&fs::read(&report).unwrap()).unwrap()["run"]["damage"].clone()
+    };
+    assert_eq!(damage(0), serde_json::json!([]));
+    let bytes = fs::read(&lines).unwrap();
+    fs::write(&lines, &bytes[..bytes.len() - 20]).unwrap();
+    assert_eq!(damage(4), serde_json::json!(["the file ends within a line: what came after it is missing"]));
+}
+
+#[test]
 fn a_fifo_is_not_waited_for() {
     let directory = sticky();
     let lines = lines(directory.path());
