@@ -41,7 +41,7 @@ picture() {
     sed "s|</head>|<style>section:not(#$section), footer { display: none }</style></head>|" "$page" >"$files/$name.html"
     timeout 100 "$browser" --headless --no-sandbox --disable-gpu --hide-scrollbars --user-data-dir="$files/user" \
         --virtual-time-budget=10000 --window-size="1280,$height" --screenshot="$files/$name.png" "$@" \
-        "file://$files/$name.html" >"$files/log" 2>&1
+        "file://$files/$name.html#$section" >"$files/log" 2>&1
     if [ ! -s "$files/$name.png" ]; then
         cat "$files/log" >&2
         say "$browser made no picture of $section"
@@ -52,10 +52,10 @@ picture() {
     say "docs/screenshots/$name.png"
 }
 
-picture answer answer 1180
+picture answer answer 1100
 picture unseen unseen 420
-picture matrix matrix 760
-picture matrix-dark matrix 760 --blink-settings=preferredColorScheme=0
+picture matrix matrix 660
+picture matrix-dark matrix 660 --blink-settings=preferredColorScheme=0
 picture lines lines 700
 picture time time 700
 picture scheduling scheduling 560

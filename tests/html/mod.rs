@@ -1,5 +1,6 @@
 //! The page of a report in a browser. SKIP lines where there is none.
 
+mod finding;
 mod user;
 
 use std::io::Read;
@@ -9,6 +10,10 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
+use base64::engine::general_purpose::STANDARD;
+use base64::Engine as _;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
 use scxprof::report::html::{page, MAX_BYTES};
 use scxprof::report::Report;
 use scxprof::sample::{Access, RawSample};
@@ -50,6 +55,22 @@ fn browsed(test: &str, dir: &Path, html: &str, fragment: &str) -> Option<(String
     let file = dir.join("page.html");
     std::fs::write(&file, html).unwrap();
     crate::support::chromium::browsed(test, dir, &file, fragment)
+}
+
+/// What is before the scripts, whose texts are in the page whether they are shown or not.
+fn without_scripts(dom: &str) -> &str {
+    dom.split("<script").next().unwrap_or_default()
+}
+
+/// The page with its report changed.
+fn changed(html: &str, change: impl FnOnce(&mut Value)) -> String {
+    let (before, rest) = html.split_once("id=\"data\">").unwrap();
+    let (data, after) = rest.split_once('<').unwrap();
+    let mut report = serde_json::from_reader(GzDecoder::new(&*STANDARD.decode(data.trim()).unwrap())).unwrap();
+    change(&mut report);
+    let mut packed = GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    serde_json::to_writer(&mut packed, &report).unwrap();
+    format!("{before}id=\"data\">{}<{after}", STANDARD.encode(packed.finish().unwrap()))
 }
 
 /// Two groups of three threads.
@@ -95,7 +116,12 @@ fn every_section_has_the_numbers_of_the_report() {
     let text = report.configuration.text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     assert!(dom.contains(&text), "{text}");
     assert!(dom.contains("sudo scx_mitosis --cell-config cells.json"));
-    assert!(dom.contains("No sample was lost."));
+    // Of a run without losses one line tells what was not seen, and nothing is red.
+    let shown = without_scripts(&dom);
+    assert!(shown.contains("No sample was lost.") && shown.contains("on what this run does not see."), "{shown}");
+    assert!(!shown.contains("\"tile bad\"") && !shown.contains("class=\"matters\""), "{shown}");
+    let unseen = shown.split("<section id=\"unseen\"").nth(1).unwrap();
+    assert!(unseen.contains("<details><summary>"), "{unseen}");
 }
 
 #[test]
@@ -153,7 +179,7 @@ fn a_page_has_at_most_its_bytes_and_tells_what_has_no_room() {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         state >> 20
     };
-    let threads = (0..60_000).map(|_| {
+    let threads = (0..150_000).map(|_| {
         let mut thread = thread.clone();
         (thread.tid, thread.comm) = (random() as u32, Some(format!("{:x}", random())));
         thread
@@ -166,11 +192,14 @@ fn a_page_has_at_most_its_bytes_and_tells_what_has_no_room() {
     let Some((dom, complaints)) = browsed(test, dir.path(), &html, "") else { return };
     assert!(complaints.is_empty(), "{complaints:?}");
     // The subcell has its whole number of threads.
-    assert!(
-        dom.contains("data-value=\"60000\"") && dom.contains("threads with few samples are not in this page"),
-        "{dom}"
-    );
-    assert!(dom.contains("Save what this page has of the report"));
+    let shown = without_scripts(&dom);
+    for part in [
+        "data-value=\"150000\"",
+        "threads with few samples are not in this page",
+        "Save what this page has of the report",
+    ] {
+        assert!(shown.contains(part), "{part} is not in {shown}");
+    }
 }
 
 /// Asks for files in all ways of a page, and counts what its policy forbids.
@@ -249,7 +278,7 @@ fn the_page_of_a_profile_has_its_scheduling_and_stacks() {
         let row = format!("<tr data-key=\"{}\"", subcell["name"].as_str().unwrap());
         let row = dom.split("<section id=\"scheduling\"").nth(1).unwrap().split(&row).nth(1).expect("a row");
         let row = row.split("</tr>").next().unwrap();
-        for field in ["threads", "wait_ns", "switches", "migrations", "wakeups"] {
+        for field in ["threads", "wait_ns", "switches", "migrations", "latency_count"] {
             assert!(row.contains(&format!("data-value=\"{}\"", subcell[field])), "{field} of {subcell}: {row}");
         }
     }

@@ -52,7 +52,7 @@ impl Feed for Known {
 }
 
 /// The report of the known recording, with scheduling and stacks that are not of it, to tell all numbers apart.
-fn known() -> Report {
+pub(super) fn known() -> Report {
     let options = scxprof::session::AnalysisOptions::for_cpus(64);
     let session = scxprof::Session::builder().feed(&mut Known { round: 0 }).analysis(options).run().unwrap();
     let mut report = serde_json::to_value(session.report().unwrap()).unwrap();
@@ -66,7 +66,7 @@ fn known() -> Report {
     let subcell = |name: &str, n: u64| {
         json!({"name": name, "threads": 3, "run_ns": n * 1_000_000_000, "wait_ns": n * 5_000_000, "waits": n * 10, "wait_max_ns": n * 1_000_000,
                "latency_p50_ns": n * 7_000, "latency_p99_ns": n * 70_000, "latency_max_ns": n * 700_000, "switches": n * 1_000,
-               "involuntary": n * 100, "migrations": n * 11, "migrations_llc": n * 3, "migrations_node": n, "wakeups": n * 900, "losses": 0})
+               "involuntary": n * 100, "migrations": n * 11, "migrations_llc": n * 3, "migrations_node": n, "wakeups": n * 900, "latency_count": if n == 9 { 1 } else { n * 800 }, "losses": 0})
     };
     report["scheduling"] = json!({
         "seconds": 20.0,
@@ -127,12 +127,15 @@ const USER: &str = r##"<script>
     steps.nav = all("nav a").map((link) => link.getAttribute("href"));
     steps.scheduling = table("Scheduling by subcell");
     steps.wakeups = { table: table("Wakeups between subcells"), text: all("#scheduling > p").map(text) };
+    steps.few = all("#scheduling .dim").filter((element) => element.closest("td")).map(text);
     steps.unseen = text($("#unseen"));
+    steps.alarm = { isOpen: $("#unseen details").open, isMarked: $("#unseen").classList.contains("matters"), bad: all("#unseen .bad").map(text), tiles: all(".tile.bad").map(text) };
     steps.time = { text: text($("#time > p")), charts: all("#time .u-title").map(text), labels: all("#time .u-legend .u-label").map(text), table: table("Samples of each subcell"),
         painted: all("#time canvas").map((canvas) => new Set(new Uint32Array(pixelsOf(canvas).data.buffer)).size) };
     steps.frames = all(".flame [role=treeitem]").map((frame) => [frame.getAttribute("aria-label"), frame.style.left, frame.style.width, frame.style.top]);
     steps.own = table("Functions with most samples of their own");
     steps.lines = table("Hottest shared lines");
+    steps.lineSort = all("#lines th").filter((head) => head.getAttribute("aria-sort") !== "none").map((head) => `${text(head)} ${head.getAttribute("aria-sort")}`);
 
     key("/", document.body);
     steps.focused = document.activeElement.id;
@@ -275,6 +278,8 @@ fn a_user_finds_all_numbers_of_a_known_recording() {
     assert!(lost >= LOST * (SECONDS - 1), "{lost}");
     contains(&did["unseen"], &[&format!("{lost} records were lost"), "Of 5 wakeups", "2 samples of call stacks"]);
     assert!(!did["unseen"].as_str().unwrap().contains("No sample was lost"));
+    let alarm = json!({"isOpen": true, "isMarked": true, "bad": [format!("{lost} records were lost")], "tiles": ["1thing may make this wrong"]});
+    assert_eq!(did["alarm"], alarm);
 
     // The run over time: each subcell is an area, and its samples are those of the report.
     contains(
@@ -293,8 +298,10 @@ fn a_user_finds_all_numbers_of_a_known_recording() {
     }
 
     // Scheduling, as it was given.
-    let gamma = "rest/gamma-|3|0.20|20.00 ms|500.0 µs|4.00 ms|28.0 µs|280.0 µs|2.80 ms|4,000|400|44|12|4|3,600";
+    let gamma = "rest/gamma-|3|0.20|20.00 ms|40|500.0 µs|4.00 ms|3,200|28.0 µs|280.0 µs|2.80 ms|4,000|400|44|12|4";
     assert_eq!(texts(&did["scheduling"][2]).join("|"), gamma);
+    // Percentiles of one wakeup are grey.
+    assert_eq!((&did["scheduling"][1][7], texts(&did["few"])), (&json!("1"), vec!["63.0 µs", "630.0 µs", "6.30 ms"]));
     assert_eq!(texts(&did["wakeups"]["table"][0]), ["rest/alpha-", "rest/alpha-", "4,321"]);
     assert_eq!(texts(&did["wakeups"]["table"][1]), ["rest/beta-", "rest/gamma-", "17"]);
     contains(&did["wakeups"]["text"][1], &["4,338", "99.6 %", "75.0 %"]);
@@ -313,7 +320,11 @@ fn a_user_finds_all_numbers_of_a_known_recording() {
 
     let code = "count+0x12 (server) in inlined add, bump at count.c:12";
     // The line of false sharing is the hottest one, and its bytes are told.
-    assert_eq!(texts(&did["lines"][0]), ["+ pid 1 0x300000", "false sharing", "3,998", "3,998", "0", "2", code]);
+    let transfers = report.lines[0].transfers.unwrap().round() as u64;
+    let transfers = format!("{},{:03}", transfers / 1000, transfers % 1000);
+    let hottest = ["+ pid 1 0x300000", "false sharing", "3,998", "3,998", "0", &transfers, "2", code];
+    assert_eq!(texts(&did["lines"][0]), hottest);
+    assert_eq!(texts(&did["lineSort"]), ["Transfers descending"]);
     contains(&did["line"], &["False sharing", "gamma-1 (7)01,9990-8-15", "gamma-2 (8)01,9990-0-7"]);
     assert_eq!(did["onlyFalse"], 1);
     assert!(did["lines"].as_array().unwrap()[1..].iter().all(|line| line[1] == "true sharing"), "{}", did["lines"]);
@@ -346,16 +357,17 @@ fn a_user_searches_sorts_clicks_and_follows_links() {
     assert_eq!(did["opened"]["address"], format!("#subcell=rest%2F{first}"));
     contains(&did["opened"]["text"], &["Regions that its threads share", "3 threads"]);
 
-    // The matrix: threads at its side, pairs that share coloured, and what they share by pointer and by keys.
+    // The matrix: threads at its side, in the order of the table, pairs that share coloured, and what they share by pointer and by
+    // keys.
     let names = [
         "alpha-1 (1)",
         "alpha-2 (2)",
         "alpha-3 (3)",
+        "gamma-1 (7)",
+        "gamma-2 (8)",
         "beta-1 (4)",
         "beta-2 (5)",
         "beta-3 (6)",
-        "gamma-1 (7)",
-        "gamma-2 (8)",
     ];
     assert_eq!(texts(&did["matrix"]["sides"]), names);
     assert_eq!(did["matrix"]["drawn"], "14");
@@ -381,9 +393,9 @@ fn a_user_searches_sorts_clicks_and_follows_links() {
     contains(&did["thread"]["text"], &["alpha-3 (3)", "1,999 samples", "Shares most with", "alpha-1 (1)rest/alpha-"]);
     contains(&did["said"], &["alpha-3 (3)", "alpha-1 (1)", "1 common region"]);
     assert_eq!(did["isTaken"], json!([true, false]));
-    contains(&did["saidNext"], &["gamma-1 (7)", "0 shared misses"]);
-    assert_eq!((&did["entered"], &did["panel"]), (&json!("#pair=7,1"), &json!("")));
-    assert_eq!(texts(&did["byName"]["groups"]), ["alpha- (3)", "beta- (3)", "gamma- (2)"]);
+    contains(&did["saidNext"], &["beta-1 (4)", "0 shared misses"]);
+    assert_eq!((&did["entered"], &did["panel"]), (&json!("#pair=4,1"), &json!("")));
+    assert_eq!(texts(&did["byName"]["groups"]), ["all (8)", "alpha- (3)", "beta- (3)", "gamma- (2)"]);
     assert_eq!(did["linked"], json!({"marked": ["5"], "panel": "beta-2 (5)"}));
 
     assert_eq!(did["linkedWhileSearching"], json!({"marked": ["8"], "matched": ""}));

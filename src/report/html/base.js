@@ -26,6 +26,9 @@ const number = (value, digits = 0) =>
     value === null || value === undefined ? "-"
         : value.toLocaleString("en-US", { maximumFractionDigits: digits, minimumFractionDigits: digits });
 
+/** `1 thread`, `2 threads`. */
+const counted = (n, what) => `${number(n)} ${what}${n === 1 ? "" : "s"}`;
+
 /** Accesses and the like: whole numbers, but for small ones. */
 const count = (value) => number(value, value !== null && value !== undefined && value < 10 && value % 1 !== 0 ? 1 : 0);
 
@@ -54,9 +57,12 @@ function say(text) {
     document.getElementById("said").textContent = text;
 }
 
+/** What the links at the top call a section whose title is long. */
+const SHORT = { unseen: "Not seen", matrix: "Matrix", lines: "Lines", time: "Time", stacks: "Stacks" };
+
 /** A section with its link at the top. */
 function section(id, title, ...children) {
-    document.querySelector("nav").append(el("a", { href: `#${id}` }, title));
+    document.querySelector("nav").append(el("a", { href: `#${id}`, title: SHORT[id] ? title : null }, SHORT[id] ?? title));
     const made = el("section", { id, "aria-labelledby": `${id}-title` }, el("h2", { id: `${id}-title` }, title), ...children);
     document.querySelector("main").append(made);
     return made;
@@ -107,11 +113,12 @@ const searched = [];
 /**
  * A table whose columns can be sorted and whose rows are searched. A column has a `name`, a `value` of a row, and may have a `cell` (what
  * is shown), `isNumber` and a `title`. `detail` makes what a row shows when it is opened, `address` its part of the page's address, and
- * `more` the text by which it is found beside its columns. At most `limit` rows are made at first.
+ * `more` the text by which it is found beside its columns; `kind` is the class of a row. At most `limit` rows are made at first. `sort`
+ * names the column by which the rows are sorted at first, its largest first. One that `isDense` has room for many columns of numbers.
  */
-function table({ label, columns, rows, key, detail, address, more: moreText, limit = 200, sort }) {
+function table({ label, columns, rows, key, detail, address, more: moreText, kind, limit = 200, sort, isDense }) {
     const body = el("tbody");
-    const box = el("div", { class: "scroll", role: "region", "aria-label": label, tabindex: "0" });
+    const box = el("div", { class: isDense ? "scroll dense" : "scroll", role: "region", "aria-label": label, tabindex: "0" });
     const more = el("button", { type: "button" });
     const state = { order: [...rows], most: limit, text: "", opened: new Set(), body };
     const texts = new Map();
@@ -135,7 +142,7 @@ function table({ label, columns, rows, key, detail, address, more: moreText, lim
             }
             return el("td", attributes, content);
         });
-        const line = el("tr", { "data-key": key ? key(row) : null }, cells);
+        const line = el("tr", { "data-key": key ? key(row) : null, class: kind?.(row) }, cells);
         if (!state.opened.has(row)) return [line];
         if (!details.has(row)) details.set(row, detail(row));
         return [line, el("tr", {}, el("td", { colspan: columns.length }, details.get(row)))];

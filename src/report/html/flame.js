@@ -1,5 +1,55 @@
 // A flame graph of each subcell.
 
+const UNKNOWN = "[unknown]";
+
+/**
+ * The frames of a subcell, each after its caller. A run of frames without a name is one frame, whose `run` is how many frames the longest
+ * of its stacks has there; frames of one name that thereby have the same caller become one.
+ */
+function framesOf(subcell, names) {
+    const { nodes } = subcell;
+    const children = nodes.map(() => []);
+    nodes.forEach(([caller], at) => children[caller]?.push(at));
+    const isUnknown = (at) => names[nodes[at][1]] === UNKNOWN;
+    const frames = [];
+    // No recursion: a stack may be deeper than the browser's.
+    const waiting = nodes.length ? [{ caller: -1, of: [0] }] : [];
+    while (waiting.length) {
+        const { caller, of } = waiting.pop();
+        const [, nameAt, kind] = nodes[of[0]];
+        const frame = { at: frames.length, caller, name: names[nameAt] ?? "", kind, run: 1, samples: of.reduce((sum, at) => sum + nodes[at][3], 0) };
+        frames.push(frame);
+        let called = of.flatMap((at) => children[at]);
+        while (isUnknown(of[0]) && called.some(isUnknown)) {
+            frame.run += 1;
+            called = called.flatMap((at) => (isUnknown(at) ? children[at] : [at]));
+        }
+        const groups = new Map();
+        for (const at of called) {
+            const key = `${nodes[at][1]} ${nodes[at][2]}`;
+            groups.set(key, [...(groups.get(key) ?? []), at]);
+        }
+        waiting.push(...[...groups.values()].reverse().map((group) => ({ caller: frame.at, of: group })));
+    }
+    return frames;
+}
+
+/** What a frame is called in the graph. */
+const frameName = (frame) => (frame.run > 1 ? `${frame.name} (up to ${frame.run} frames)` : frame.name);
+
+/** The part of the samples whose stack has frames without a name, and how to give them one; `null` if there are none. */
+function unknownPart(frames) {
+    // What is below a frame without a name counts with it.
+    const isWithin = new Set();
+    let samples = 0;
+    for (const frame of frames) {
+        if (!isWithin.has(frame.caller) && frame.name === UNKNOWN) samples += frame.samples;
+        if (isWithin.has(frame.caller) || frame.name === UNKNOWN) isWithin.add(frame.at);
+    }
+    if (samples === 0) return null;
+    return el("p", {}, `${percent(samples / frames[0].samples)} of the samples have frames without a name, ${UNKNOWN}: code that keeps no frame pointers, or has no file. A run of them is drawn as one. Record with `, el("code", {}, "--unwind dwarf"), " to find the callers in code without frame pointers.");
+}
+
 const HUES = [[210, 15], [22, 85], [180, 55], [275, 50]];
 
 function flame(report) {
@@ -8,6 +58,7 @@ function flame(report) {
     const ROW = 17;
     const place = el("div", { class: "flame", role: "tree", "aria-label": "Flame graph: arrow keys move between frames, Enter zooms, Escape shows all" });
     const told = el("p", { class: "dim", role: "status" });
+    const hint = el("div");
     const top = el("div");
     const which = el("select", { "aria-label": "Stacks of", change: () => choose() }, stacks.subcells.map((subcell, at) => el("option", { value: String(at) }, `${shown(subcell.name)} (${count(subcell.samples)})`)));
     let nodes = [];
@@ -15,7 +66,7 @@ function flame(report) {
     let text = "";
     const choose = () => {
         const subcell = stacks.subcells[Number(which.value)];
-        nodes = subcell.nodes.map(([caller, nameAt, kind, samples], at) => ({ at, caller, name: stacks.names[nameAt] ?? "", kind, samples, x: 0, depth: 0, self: samples }));
+        nodes = framesOf(subcell, stacks.names).map((frame) => ({ ...frame, x: 0, depth: 0, self: frame.samples }));
         const used = new Map();
         for (const node of nodes) {
             const caller = nodes[node.caller];
@@ -32,6 +83,7 @@ function flame(report) {
             { name: "Function", value: (row) => row.function_ }, { name: "Own samples", isNumber: true, value: (row) => row.samples },
             { name: "Part", isNumber: true, value: (row) => row.samples / Math.max(1, subcell.samples), cell: (row) => percent(row.samples / Math.max(1, subcell.samples)) },
         ] }).box);
+        hint.replaceChildren(...[unknownPart(nodes)].filter(Boolean));
         zoomed = 0;
         draw();
     };
@@ -55,9 +107,9 @@ function flame(report) {
                 matched += to - from;
                 until = node.x + node.samples;
             }
-            const label = `${node.name}: ${count(node.samples)} samples, ${percent(node.samples / all)}`;
+            const label = `${frameName(node)}: ${count(node.samples)} samples, ${percent(node.samples / all)}`;
             const frame = el("div", { role: "treeitem", tabindex: node.at === zoomed ? "0" : "-1", "data-at": node.at, "aria-label": label, class: isFound ? "found" : (to - from) / root.samples < 0.02 ? "narrow" : null,
-                click: () => zoom(node.at), pointermove: (event) => tip(label, event), pointerleave: () => tip("") }, node.name);
+                click: () => zoom(node.at), pointermove: (event) => tip(label, event), pointerleave: () => tip("") }, frameName(node));
             const [hue, saturation] = HUES[node.kind] ?? HUES[1];
             frame.style.left = `${((from - root.x) / root.samples) * 100}%`;
             frame.style.width = `${((to - from) / root.samples) * 100}%`;
@@ -86,7 +138,7 @@ function flame(report) {
         event.preventDefault();
     });
     section("stacks", "Call stacks",
-        el("p", { class: "controls" }, "Flame graph of ", which, " ", el("button", { type: "button", click: () => zoom(0) }, "Reset zoom")), told, place,
+        el("p", { class: "controls" }, "Flame graph of ", which, " ", el("button", { type: "button", click: () => zoom(0) }, "Reset zoom")), told, place, hint,
         el("h3", {}, "Functions with most samples of their own"), top);
     choose();
     searched.push((wanted) => {

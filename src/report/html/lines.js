@@ -3,7 +3,7 @@
 const SHARING = {
     false: ["false sharing", "Different bytes of one line: it is written, and no thread touched a byte that another one wrote"],
     true: ["true sharing", "Two threads touched a byte in common, and one of them wrote it"],
-    none: ["read only", "No sample wrote it"],
+    none: ["no write sampled", "All samples of it are loads"],
     unknown: ["unknown", "Too few samples to say, or the source does not see who writes"],
 };
 
@@ -11,6 +11,13 @@ function sharingTag(sharing) {
     const [text, title] = SHARING[sharing] ?? ["-", ""];
     return el("span", { class: `tag ${sharing}`, title }, text);
 }
+
+/** Sources that cannot find a line modified in another CPU's cache: for them there is no HITM, which is not the same as 0. */
+const WITHOUT_HITM = ["timer", "faults", "wakeups"];
+const hitmColumn = (report) => {
+    const sees = !WITHOUT_HITM.includes(report.source);
+    return { name: "HITM", isNumber: true, value: (row) => (sees ? row.hitm : null), title: sees ? "Samples that found the line modified in another CPU's cache" : `The source ${report.source} does not see HITM: samples that found the line modified in another CPU's cache` };
+};
 
 const ranges = (list) => list.map(([first, last]) => (first === last ? `${first}` : `${first}-${last}`)).join(", ") || "-";
 
@@ -42,14 +49,14 @@ function bytePicture(line) {
         el("div", { class: "bytes" }, rows.flatMap(picture)));
 }
 
-function lineDetail(line) {
+function lineDetail(line, report) {
     return el("div", {},
         line.sharing === "false" ? el("p", {}, el("b", {}, "False sharing: "), "fields of different threads share this line by accident. Give each thread's fields a line of their own (alignment to 64 bytes, padding), and the transfers between caches end.") : null,
         bytePicture(line),
         table({ label: "Threads of this line", rows: line.by_thread, columns: [
             { name: "Thread", value: (row) => threadName(row) },
             { name: "Loads", isNumber: true, value: (row) => row.loads }, { name: "Stores", isNumber: true, value: (row) => row.stores },
-            { name: "HITM", isNumber: true, value: (row) => row.hitm, title: "Samples that found the line modified in another CPU's cache" },
+            hitmColumn(report),
             { name: "Bytes read", value: (row) => ranges(row.loaded) }, { name: "Bytes written", value: (row) => ranges(row.stored) },
             { name: "Variable", value: (row) => (row.symbol ? `${row.symbol.name}+0x${row.symbol.offset.toString(16)}` : "-") },
         ] }).box,
@@ -67,18 +74,24 @@ function lines(report) {
     const onlyFalse = el("input", { type: "checkbox", id: "only-false", change: () => draw() });
     let made;
     let text = "";
+    const hitm = hitmColumn(report);
+    const transfers = { name: "Transfers", isNumber: true, value: (row) => row.transfers, title: "Possible transfers between caches: accesses after another thread took the line away" };
+    // As the report sorts them: by HITM, and where there is none, by transfers.
+    const isByHitm = all.some((line) => hitm.value(line) > 0);
+    const hasTransfers = all.some((line) => line.transfers !== undefined);
     const draw = () => {
         const list = (which.value === "" ? all : subcells[Number(which.value)].lines).map((line, at) => ({ at, ...line }));
         const rows = onlyFalse.checked ? list.filter((line) => line.sharing === "false") : list;
         made = table({
-            label: "Hottest shared lines", rows, key: (row) => String(row.at), detail: lineDetail,
+            label: "Hottest shared lines", rows, key: (row) => String(row.at), detail: (row) => lineDetail(row, report),
             address: (row) => (which.value === "" ? `line=${row.at}` : null),
             more: (row) => [...row.by_thread.map((thread) => `${threadName(thread)} ${thread.symbol?.name ?? ""}`), ...row.code.map(codeText)].join("\n"),
+            sort: which.value !== "" ? "Accesses" : isByHitm ? "HITM" : hasTransfers ? "Transfers" : undefined,
             columns: [
                 { name: "Line", value: (row) => row.memory },
                 { name: "Sharing", value: (row) => (SHARING[row.sharing] ?? ["-"])[0], cell: (row) => sharingTag(row.sharing) },
                 { name: "Accesses", isNumber: true, value: (row) => row.accesses }, { name: "Writes", isNumber: true, value: (row) => row.writes },
-                { name: "HITM", isNumber: true, value: (row) => row.hitm, title: "Samples that found the line modified in another CPU's cache" },
+                hitm, ...(hasTransfers ? [transfers] : []),
                 { name: "Threads", isNumber: true, value: (row) => row.threads },
                 { name: "Hottest code", value: (row) => (row.code[0] ? codeText(row.code[0]) : "-") },
             ],
@@ -87,7 +100,7 @@ function lines(report) {
         place.replaceChildren(made.box, ...(rows.length ? [] : [el("p", { class: "dim" }, "None.")]));
     };
     section("lines", "Hottest shared lines",
-        el("p", { class: "dim" }, "Cache lines that threads share and that are written: those first that were found modified in another CPU's cache (HITM), then those with the most possible transfers."),
+        el("p", { class: "dim" }, `Cache lines that threads share and that are written: those first ${isByHitm ? "that were most often found modified in another CPU's cache (HITM), then those" : ""} with the most possible transfers between caches.`),
         el("p", { class: "controls" }, "Lines of ", which, " ", onlyFalse, " ", el("label", { for: "only-false" }, "false sharing only")), place);
     draw();
     searched.push((wanted) => {

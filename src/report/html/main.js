@@ -38,7 +38,9 @@ function follow({ answered, matrix, hottest, threads }) {
     }
     if (!value) {
         // Sections are made after the browser looked for them.
-        if (address) document.getElementById(address)?.scrollIntoView();
+        const section = address ? document.getElementById(address) : null;
+        section?.querySelectorAll(":scope > details").forEach((details) => details.setAttribute("open", ""));
+        section?.scrollIntoView();
         return;
     }
     // What the search hides could not be shown.
@@ -76,13 +78,18 @@ function start(report, raw) {
         const told = [...matched].filter(([what, found]) => found > 0 || what === "row").map(([what, found]) => `${number(found)} ${what}${found === 1 ? "" : "s"}`);
         document.getElementById("matched").textContent = text ? told.join(", ") : "";
     });
-    // Paper is light, and narrower than most screens.
+    // Paper is light, and narrower than most screens; nobody opens what is closed on it.
+    const closed = document.querySelectorAll("#unseen details:not([open])");
     let wasDark = false;
     addEventListener("beforeprint", () => {
         wasDark = document.documentElement.dataset.theme === "dark";
+        closed.forEach((details) => details.setAttribute("open", ""));
         setTheme(false, repaint, 940);
     });
-    addEventListener("afterprint", () => setTheme(wasDark, repaint));
+    addEventListener("afterprint", () => {
+        closed.forEach((details) => details.removeAttribute("open"));
+        setTheme(wasDark, repaint);
+    });
     addEventListener("keydown", (event) => {
         const isTyping = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName ?? "");
         if (event.key === "/" && !isTyping && !event.ctrlKey && !event.metaKey) {

@@ -1,5 +1,6 @@
 // The sharing matrix: threads against threads, on a canvas.
 
+/** How threads are ordered: the label of each one's group, and what orders the threads of a group. */
 const ORDERS = {
     subcell: (thread) => [thread.subcell ?? "(no cell)", thread.process ?? `pid ${thread.pid}`, thread.comm ?? ""],
     process: (thread) => [`${thread.process ?? "process"} (${thread.pid})`, thread.comm ?? ""],
@@ -7,6 +8,50 @@ const ORDERS = {
     cgroup: (thread) => [thread.cgroup ?? "(unknown cgroup)", thread.comm ?? ""],
     samples: () => [""],
 };
+
+/** The height of a label, in CSS pixels. */
+const LABEL = 13;
+
+/**
+ * Moves labels so that none covers another, each as near to the middle of its rows as the others let it; those with the fewest rows have no
+ * label where there is no room.
+ */
+function spread(labels, height) {
+    const room = Math.floor(height / LABEL);
+    const most = new Set([...labels].sort((a, b) => b.rows - a.rows).slice(0, room));
+    const kept = labels.filter((it) => most.has(it));
+    // Without the room of the labels before it, each wants to be at or below the one before: those that do not become one block.
+    const blocks = [];
+    kept.forEach((label, at) => {
+        let block = { sum: label.middle - at * LABEL, size: 1 };
+        while (blocks.length && blocks[blocks.length - 1].sum / blocks[blocks.length - 1].size > block.sum / block.size) {
+            const before = blocks.pop();
+            block = { sum: before.sum + block.sum, size: before.size + block.size };
+        }
+        blocks.push(block);
+    });
+    const last = height - LABEL / 2 - (kept.length - 1) * LABEL;
+    const tops = blocks.flatMap(({ sum, size }) => new Array(size).fill(Math.max(LABEL / 2, Math.min(last, sum / size))));
+    return kept.map((label, at) => ({ ...label, at: tops[at] + at * LABEL }));
+}
+
+/** A line from each label that was moved to its rows. */
+function leaders(labels, height) {
+    const made = (tag, attributes) => {
+        const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+        for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+        return element;
+    };
+    const drawing = made("svg", { class: "leaders", viewBox: `0 0 16 ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" });
+    drawing.append(...labels.filter((it) => Math.abs(it.at - it.middle) > 1).map((it) => made("polyline", { points: `0,${it.at} 4,${it.at} 12,${it.middle} 16,${it.middle}` })));
+    return drawing;
+}
+
+/** Which threads share anything with another one. */
+function sharingThreads(matrix, withHubs) {
+    const regions = matrix.regions.filter((region) => region.sharers.length > 1 && (withHubs || !region.hub));
+    return new Set(regions.flatMap((region) => region.sharers.map(([thread]) => thread)));
+}
 
 /** The shared misses of each pair: of each region those of the thread that has fewer. And the possible misses of each thread. */
 function sharedMisses(matrix, withHubs) {
@@ -44,24 +89,56 @@ function matrixSection(report) {
     const { threads } = matrix;
     const n = threads.length;
     if (n < 2) return null;
-    const SIZE = Math.min(720, Math.max(240, n * 24));
-    const canvas = el("canvas", { width: SIZE, height: SIZE, tabindex: "0", role: "application", "aria-label": `Sharing matrix of ${n} threads: arrow keys move, Enter shows what a pair shares, plus and minus zoom, 0 resets` });
+    // Of the pixels of the canvas; and how many threads are in it.
+    let SIZE = 240;
+    let shownThreads = n;
+    const canvas = el("canvas", { tabindex: "0", role: "application" });
     const panel = el("div", { class: "panel", "aria-live": "polite", tabindex: "-1", "aria-label": "What they share" });
     const labels = el("div", { class: "dim controls" });
     const side = el("div", { class: "side", "aria-hidden": "true" });
+    const lead = el("div", { class: "lead-lines" });
+    const others = el("button", { type: "button", click: () => {
+        state.withAll = !state.withAll;
+        arrange(order.value);
+    } });
+    const othersRow = el("div", { class: "others" }, others);
+    const nothing = el("p");
+    const zoomHint = el("span", { class: "dim" }, " · the wheel zooms, dragging moves, key 0 resets");
+    const drawing = el("div", { class: "drawing" }, side, lead, canvas);
     const regionsOf = Array.from({ length: n }, () => new Map());
     matrix.regions.forEach((region, at) => region.sharers.forEach(([thread, misses]) => regionsOf[thread].set(at, misses)));
-    const state = { withHubs: false, order: [], groups: [], view: { x: 0, y: 0, size: n }, at: null, found: new Set() };
+    const state = { withHubs: false, withAll: false, order: [], groups: [], view: { x: 0, y: 0, size: n }, at: null, found: new Set() };
     let { values, total } = sharedMisses(matrix, false);
     /** Makes anew what the panel shows. */
     let again = () => {};
     let picture = null;
     let most = 0;
 
+    // The table of the answer has the subcells in the same order.
+    const places = new Map(report.cells.flatMap((cell) => cell.subcells.map((subcell) => pathOf(cell, subcell))).map((path, at) => [path, at]));
+    const placeOf = (thread) => places.get(thread.subcell) ?? places.size;
     const arrange = (by) => {
         const keys = threads.map(ORDERS[by]);
-        state.order = threads.map((_, at) => at);
-        if (by !== "samples") state.order.sort((a, b) => keys[a].map((part, k) => part.localeCompare(keys[b][k], "en", { numeric: true })).find((it) => it !== 0) ?? a - b);
+        const compare = (a, b) => keys[a].map((part, k) => part.localeCompare(keys[b][k], "en", { numeric: true })).find((it) => it !== 0) ?? a - b;
+        const isSharing = sharingThreads(matrix, state.withHubs);
+        state.order = threads.map((_, at) => at).filter((at) => state.withAll || isSharing.has(at));
+        if (by === "subcell") state.order.sort((a, b) => placeOf(threads[a]) - placeOf(threads[b]) || compare(a, b));
+        else if (by !== "samples") state.order.sort(compare);
+        shownThreads = state.order.length;
+        SIZE = Math.min(720, Math.max(120, shownThreads * 24));
+        canvas.width = SIZE;
+        canvas.height = SIZE;
+        canvas.setAttribute("aria-label", `Sharing matrix of ${shownThreads} threads: arrow keys move, Enter shows what a pair shares, plus and minus zoom, 0 resets`);
+        const idle = n - isSharing.size;
+        othersRow.hidden = idle === 0;
+        othersRow.classList.toggle("alone", shownThreads === 0);
+        othersRow.style.maxWidth = `${Math.max(SIZE, 240)}px`;
+        zoomHint.hidden = shownThreads < 30;
+        others.textContent = state.withAll ? `Hide the ${counted(idle, "thread")} that ${idle === 1 ? "shares" : "share"} nothing` : `+ ${counted(idle, "thread")} that ${idle === 1 ? "shares" : "share"} nothing`;
+        others.setAttribute("aria-expanded", String(state.withAll));
+        drawing.hidden = shownThreads === 0;
+        nothing.hidden = isSharing.size > 0;
+        nothing.textContent = `No two of the ${n} threads were seen to share memory${matrix.regions.some((region) => region.hub) && !state.withHubs ? ", but for hubs" : ""}.`;
         state.groups = [];
         state.order.forEach((thread, row) => {
             const label = keys[thread][0];
@@ -69,20 +146,27 @@ function matrixSection(report) {
             if (last && last.label === label) last.end = row + 1;
             else state.groups.push({ label, begin: row, end: row + 1 });
         });
-        labels.replaceChildren(...(by === "samples" ? ["Most samples first."] : state.groups.slice(0, 40).flatMap((group) => [
-            el("button", { type: "button", click: () => zoom(group.begin, group.begin, group.end - group.begin) }, `${shown(group.label)} (${group.end - group.begin})`), " "])));
-        state.view = { x: 0, y: 0, size: n };
+        const chip = (label, begin, end) => [el("button", { type: "button", click: () => zoom(begin, begin, end - begin) }, `${shown(label)} (${end - begin})`), " "];
+        const chips = state.groups.slice(0, 40).flatMap((group) => chip(group.label, group.begin, group.end));
+        labels.replaceChildren(...(by === "samples" ? ["Most samples first."] : state.groups.length < 2 ? chips : [...chip("all", 0, shownThreads), ...chips]));
+        state.view = { x: 0, y: 0, size: shownThreads };
         state.at = null;
         paint();
     };
     /** Makes the picture of all pairs, a pixel each. */
     const paint = () => {
         const begin = performance.now();
+        const size = shownThreads;
+        if (size === 0) {
+            most = 0;
+            canvas.dataset.drawn = "0";
+            return;
+        }
         const off = document.createElement("canvas");
-        off.width = n;
-        off.height = n;
+        off.width = size;
+        off.height = size;
         const context = off.getContext("2d");
-        const image = context.createImageData(n, n);
+        const image = context.createImageData(size, size);
         const pixels = new Uint32Array(image.data.buffer);
         const isDark = document.documentElement.dataset.theme === "dark";
         const rgb = ([r, g, b]) => ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
@@ -92,12 +176,12 @@ function matrixSection(report) {
         most = values.reduce((a, b) => (a > b ? a : b), 0);
         const scale = 255 / Math.log1p(Math.max(most, 1e-9));
         let drawn = 0;
-        for (let row = 0; row < n; row += 1) {
+        for (let row = 0; row < size; row += 1) {
             const from = state.order[row] * n;
-            for (let column = 0; column < n; column += 1) {
+            for (let column = 0; column < size; column += 1) {
                 const value = values[from + state.order[column]];
                 if (value > 0) drawn += 1;
-                pixels[row * n + column] = row === column ? self : value > 0 ? steps[Math.min(255, Math.round(Math.log1p(value) * scale))] : none;
+                pixels[row * size + column] = row === column ? self : value > 0 ? steps[Math.min(255, Math.round(Math.log1p(value) * scale))] : none;
             }
         }
         context.putImageData(image, 0, 0);
@@ -107,6 +191,7 @@ function matrixSection(report) {
         canvas.dataset.ms = (performance.now() - begin).toFixed(1);
     };
     const draw = () => {
+        if (shownThreads === 0) return;
         const context = canvas.getContext("2d");
         const { x, y, size } = state.view;
         const cell = SIZE / size;
@@ -114,7 +199,7 @@ function matrixSection(report) {
         context.clearRect(0, 0, SIZE, SIZE);
         context.drawImage(picture, x, y, size, size, 0, 0, SIZE, SIZE);
         const style = getComputedStyle(document.documentElement);
-        context.strokeStyle = style.getPropertyValue("--dim");
+        context.strokeStyle = style.getPropertyValue(state.groups.length > 40 ? "--line" : "--dim");
         context.lineWidth = 1;
         context.beginPath();
         for (const group of state.groups.length < 200 ? state.groups : []) {
@@ -144,19 +229,22 @@ function matrixSection(report) {
     const drawSide = () => {
         const { y, size } = state.view;
         const cell = SIZE / size;
-        const rows = cell >= 13 ? state.order.map((thread, row) => ({ label: threadName(threads[thread]), begin: row, end: row + 1 })) : state.groups;
-        side.replaceChildren(...rows.flatMap(({ label, begin, end }) => {
+        const rows = cell >= LABEL ? state.order.map((thread, row) => ({ label: threadName(threads[thread]), begin: row, end: row + 1 })) : state.groups;
+        const labels = spread(rows.flatMap(({ label, begin, end }) => {
             const [from, to] = [Math.max(begin, y), Math.min(end, y + size)];
-            if ((to - from) * cell < 13) return [];
+            return to > from && label ? [{ label, rows: to - from, middle: ((from + to) / 2 - y) * cell }] : [];
+        }), SIZE);
+        side.replaceChildren(...labels.map(({ label, at }) => {
             const text = el("div", { title: label }, name(label));
-            text.style.top = `${(((from + to) / 2 - y) / size) * 100}%`;
-            return [text];
+            text.style.top = `${(at / SIZE) * 100}%`;
+            return text;
         }));
+        lead.replaceChildren(leaders(labels, SIZE));
     };
     const zoom = (x, y, size) => {
-        const next = Math.max(2, Math.min(n, size));
-        state.view = { size: next, x: Math.max(0, Math.min(n - next, x)), y: Math.max(0, Math.min(n - next, y)) };
-        canvas.style.touchAction = next < n ? "none" : "pan-y";
+        const next = Math.max(Math.min(2, shownThreads), Math.min(shownThreads, size));
+        state.view = { size: next, x: Math.max(0, Math.min(shownThreads - next, x)), y: Math.max(0, Math.min(shownThreads - next, y)) };
+        canvas.style.touchAction = next < shownThreads ? "none" : "pan-y";
         draw();
     };
     const pairText = (a, b) => {
@@ -210,7 +298,7 @@ function matrixSection(report) {
         const box = canvas.getBoundingClientRect();
         const place = (at, from) => Math.floor(from + (at / box.width) * state.view.size);
         const [column, row] = [place(event.clientX - box.left, state.view.x), place(event.clientY - box.top, state.view.y)];
-        return row >= 0 && column >= 0 && row < n && column < n ? { row, column } : null;
+        return row >= 0 && column >= 0 && row < shownThreads && column < shownThreads ? { row, column } : null;
     };
     const choose = (at, isOpened) => {
         state.at = at;
@@ -241,9 +329,9 @@ function matrixSection(report) {
         dragged = null;
     });
     canvas.addEventListener("wheel", (event) => {
-        const size = Math.max(8, Math.min(n, state.view.size * (event.deltaY > 0 ? 1.25 : 0.8)));
+        const size = Math.max(8, Math.min(shownThreads, state.view.size * (event.deltaY > 0 ? 1.25 : 0.8)));
         // What cannot be zoomed further scrolls the page.
-        if (n < 30 || size === state.view.size) return;
+        if (shownThreads < 30 || size === state.view.size) return;
         event.preventDefault();
         const box = canvas.getBoundingClientRect();
         const keep = (at, from) => from + (at / box.width) * (state.view.size - size);
@@ -252,17 +340,18 @@ function matrixSection(report) {
     canvas.addEventListener("keydown", (event) => {
         const at = state.at ?? { row: 0, column: 0 };
         const group = state.groups.findIndex((it) => at.row >= it.begin && at.row < it.end);
-        const to = (row, column) => choose({ row: Math.max(0, Math.min(n - 1, row)), column: Math.max(0, Math.min(n - 1, column)) });
+        const last = shownThreads - 1;
+        const to = (row, column) => choose({ row: Math.max(0, Math.min(last, row)), column: Math.max(0, Math.min(last, column)) });
         const keys = {
             ArrowUp: () => to(at.row - 1, at.column), ArrowDown: () => to(at.row + 1, at.column), ArrowLeft: () => to(at.row, at.column - 1), ArrowRight: () => to(at.row, at.column + 1),
-            Home: () => to(at.row, 0), End: () => to(at.row, n - 1),
+            Home: () => to(at.row, 0), End: () => to(at.row, last),
             PageUp: () => to(state.groups[Math.max(0, group - 1)].begin, at.column), PageDown: () => to(state.groups[Math.min(state.groups.length - 1, group + 1)].begin, at.column),
             Enter: () => choose(at, true), Escape: () => {
                 panel.replaceChildren();
                 again = () => {};
                 setAddress("matrix");
             },
-            "+": () => zoom(at.column - state.view.size / 4, at.row - state.view.size / 4, state.view.size / 2), "-": () => zoom(state.view.x - state.view.size / 2, state.view.y - state.view.size / 2, state.view.size * 2), 0: () => zoom(0, 0, n),
+            "+": () => zoom(at.column - state.view.size / 4, at.row - state.view.size / 4, state.view.size / 2), "-": () => zoom(state.view.x - state.view.size / 2, state.view.y - state.view.size / 2, state.view.size * 2), 0: () => zoom(0, 0, shownThreads),
         };
         if (!keys[event.key] || event.ctrlKey || event.altKey || event.metaKey) return;
         event.preventDefault();
@@ -272,7 +361,7 @@ function matrixSection(report) {
     const hubs = el("input", { type: "checkbox", id: "hubs", change: () => {
         state.withHubs = hubs.checked;
         ({ values, total } = sharedMisses(matrix, hubs.checked));
-        paint();
+        arrange(order.value);
         strongest();
         again();
     } });
@@ -280,6 +369,8 @@ function matrixSection(report) {
     legend.style.background = `linear-gradient(to right, ${SCALE.map(([r, g, b]) => `rgb(${r},${g},${b})`).join(",")})`;
     const end = el("span");
     const pairs = el("div");
+    const pairsTitle = el("summary");
+    const pairsPart = el("details", { open: n <= 40 }, pairsTitle, pairs);
     let pairTable = null;
     let searchedText = "";
     const strongest = () => {
@@ -306,14 +397,15 @@ function matrixSection(report) {
         ] });
         pairTable.search(searchedText);
         pairs.replaceChildren(pairTable.box);
+        pairsPart.hidden = list.length === 0;
+        pairsTitle.textContent = list.length < 50 ? `All ${counted(list.length, "pair")} that share, strongest first` : "The 50 strongest pairs";
         end.textContent = ` ${count(most)} (logarithmic)`;
     };
     section("matrix", "Who shares with whom",
-        el("p", { class: "dim" }, "Two threads share, in each region (data structure), the possible misses of the one that has fewer there: so many are avoided if both use one cache. Click a pair to see the memory; click the diagonal to see one thread."),
-        el("p", { class: "controls" }, el("label", { for: "order" }, "Order by "), order, " ", hubs, " ", el("label", { for: "hubs" }, "with hubs"), " · shared misses: 0 ", legend, end, n >= 30 ? el("span", { class: "dim" }, " · wheel zooms, drag moves, 0 resets") : null),
-        labels,
-        el("div", { class: "matrix" }, el("div", { class: "drawing" }, side, canvas),
-            el("div", { class: "beside" }, panel, el("details", { open: n <= 40 }, el("summary", {}, "The 50 strongest pairs as a table"), pairs))));
+        el("p", { class: "dim" }, "Each row and column is a thread; a coloured square is a pair that shares memory. Its number is, summed over their regions (data structures), the possible misses of the thread that has fewer: these are avoided if both use one cache. Click a square for the memory, the diagonal for one thread."),
+        el("p", { class: "controls" }, el("label", { for: "order" }, "Order by "), order, " ", hubs, " ", el("label", { for: "hubs" }, "with hubs"), " · shared misses: 0 ", legend, end, zoomHint),
+        labels, nothing,
+        el("div", { class: "matrix" }, el("div", { class: "drawn" }, drawing, othersRow), el("div", { class: "beside" }, panel, pairsPart)));
     arrange("subcell");
     strongest();
     searched.push((text) => {

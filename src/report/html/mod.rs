@@ -25,6 +25,7 @@ const SCRIPT: &[&str] = &[
     // What follows has names of its own.
     "\n(() => {\n\"use strict\";\n",
     include_str!("base.js"),
+    include_str!("unseen.js"),
     include_str!("answer.js"),
     include_str!("matrix.js"),
     include_str!("lines.js"),

@@ -21,26 +21,32 @@ function scheduling(report) {
     const { scheduling: sched, wakeups } = report;
     if (!sched) return;
     const rows = sched.subcells;
+    // Of few wakeups the 99th percentile is the longest of them.
+    const FEW = 100;
+    const timed = (row) => row.latency_count ?? row.wakeups;
+    const latency = (name, value, title) => ({ name, isNumber: true, value, title, cell: (row) => el("span", { class: timed(row) < FEW ? "dim" : null, title: timed(row) < FEW ? `Of ${counted(timed(row), "wakeup")} only` : null }, duration(value(row))) });
     const within = (what, part) => (part && part.wakeups > 0 ? el("p", {}, `${what}: ${count(part.wakeups)}, of which ${percent(part.subcell)} stay within a subcell and ${percent(part.llc)} ran within one last-level cache.`) : null);
     section("scheduling", "Scheduling",
         el("p", { class: "dim" }, `What the scheduler did in ${number(sched.seconds, 1)} s with the threads of each subcell, before the configuration was loaded.`),
         table({
-            label: "Scheduling by subcell", rows, key: (row) => row.name,
+            label: "Scheduling by subcell", rows, key: (row) => row.name, isDense: true,
             columns: [
                 { name: "Subcell", value: (row) => row.name }, { name: "Threads", isNumber: true, value: (row) => row.threads },
                 { name: "CPUs used", isNumber: true, value: (row) => row.run_ns / 1e9 / Math.max(sched.seconds, 1e-9), cell: (row) => number(row.run_ns / 1e9 / Math.max(sched.seconds, 1e-9), 2) },
                 { name: "Waited", isNumber: true, value: (row) => row.wait_ns, cell: (row) => duration(row.wait_ns), title: "Time runnable without a CPU" },
+                { name: "Waits", isNumber: true, value: (row) => row.waits, title: "How often a thread was runnable without a CPU" },
                 { name: "Mean wait", isNumber: true, value: (row) => (row.waits ? row.wait_ns / row.waits : null), cell: (row) => duration(row.waits ? row.wait_ns / row.waits : null) },
-                { name: "Longest", isNumber: true, value: (row) => row.wait_max_ns, cell: (row) => duration(row.wait_max_ns) },
-                { name: "Wakeup p50", isNumber: true, value: (row) => row.latency_p50_ns, cell: (row) => duration(row.latency_p50_ns), title: "From a wakeup to the CPU: median" },
-                { name: "p99", isNumber: true, value: (row) => row.latency_p99_ns, cell: (row) => duration(row.latency_p99_ns) },
-                { name: "Max", isNumber: true, value: (row) => row.latency_max_ns, cell: (row) => duration(row.latency_max_ns) },
-                { name: "Switches", isNumber: true, value: (row) => row.switches }, { name: "Involuntary", isNumber: true, value: (row) => row.involuntary },
+                { name: "Longest wait", isNumber: true, value: (row) => row.wait_max_ns, cell: (row) => duration(row.wait_max_ns) },
+                { name: "Wakeups", isNumber: true, value: (row) => timed(row), title: "Wakeups of its threads whose time to the CPU is known: the latencies beside are of so many" },
+                latency("Wakeup latency p50", (row) => row.latency_p50_ns, "From a wakeup to the CPU: median"),
+                latency("p99", (row) => row.latency_p99_ns, "From a wakeup to the CPU: 99 % are as short. Of fewer than 100 wakeups it is grey: the longest of few"),
+                latency("max", (row) => row.latency_max_ns, "From a wakeup to the CPU: the longest"),
+                { name: "Switches", isNumber: true, value: (row) => row.switches }, { name: "involuntary", isNumber: true, value: (row) => row.involuntary },
                 { name: "Migrations", isNumber: true, value: (row) => row.migrations }, { name: "to another LLC", isNumber: true, value: (row) => row.migrations_llc },
-                { name: "to another node", isNumber: true, value: (row) => row.migrations_node }, { name: "Wakeups", isNumber: true, value: (row) => row.wakeups },
+                { name: "to another node", isNumber: true, value: (row) => row.migrations_node },
             ],
         }).box,
-        rows.some((row) => row.losses > 0) ? el("p", {}, el("b", {}, "Events were lost: "), "the counts are too low, and times may be.") : null,
+        lostEvents(report) > 0 ? el("p", {}, el("b", {}, "Events were lost: "), "the counts are too low, and times may be.") : null,
         within("Wakeups of threads by threads", wakeups?.all), within("Of these between threads that share memory", wakeups?.carrying),
         sched.wakeups.length ? table({ label: "Wakeups between subcells", rows: sched.wakeups, limit: 30, columns: [
             { name: "Waker in", value: (row) => row.a }, { name: "Woken in", value: (row) => row.b }, { name: "Wakeups", isNumber: true, value: (row) => row.wakeups },
@@ -76,7 +82,7 @@ function time(report) {
             const box = el("div", { class: "chart", role: "img", "aria-label": `${title}; the numbers are in the table below` });
             place.append(box);
             const scales = { x: { time: false }, y: { range: range ?? ((_, __, top) => [0, Math.max(top * 1.05, 1)]) } };
-            charts.push(new uPlot({ title, width, height: 200, scales, axes: [{ ...axis, label: "seconds" }, { ...axis, size: 64 }],
+            charts.push(new uPlot({ title, width, height: 200, scales, axes: [{ ...axis, label: "seconds", size: 28, labelSize: 20, labelGap: 0 }, { ...axis, size: 64 }],
                 cursor: { sync: { key: "time" }, drag: { x: true, y: false } }, series: [{ label: "s", value: (_, at) => (at === null ? "-" : number(at, 2)) }, ...series] }, [x, ...data], box));
         };
         place.replaceChildren();
