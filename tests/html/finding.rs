@@ -203,13 +203,13 @@ fn only_what_matters_is_an_alarm() {
         report["run"]["damage"] = json!(["its end is missing"]);
         report["loss"]["sched_events"] = json!(1000);
         report["loss"]["sched_dropped"] = json!(2);
-        report["loss"]["sched_unsampled"] = json!(500);
+        report["loss"]["sched_unsampled"] = json!(5);
         report["loss"]["dead_workers"] = json!(1);
     };
     let Some(damaged) = seen(test, &changed(&html, damage), script) else { return };
     let bad = [
         "Some CPUs were not sampled to the end: a ring was corrupt, or a thread that reads rings died",
-        "2 scheduling events were lost",
+        "0.7 % of the scheduling events were lost",
         "The profile is damaged: its end is missing",
     ];
     assert_eq!((&damaged["bad"], &damaged["isOpen"]), (&json!(bad), &json!(true)));
@@ -259,4 +259,27 @@ fn threads_that_share_nothing_are_one_row_and_small_groups_have_labels() {
     );
     assert_eq!((&opened["chips"][0], &opened["chips"][1]), (&json!("all (146)"), &json!("alone- (30)")));
     assert_eq!((&saw["again"], &saw["isHidden"]), (first, &json!(false)));
+}
+
+#[test]
+fn no_table_is_cut_off_on_a_usual_screen() {
+    let test = "no_table_is_cut_off_on_a_usual_screen";
+    let mut report = serde_json::to_value(known()).unwrap();
+    for subcell in report["scheduling"]["subcells"].as_array_mut().unwrap() {
+        subcell["name"] = json!("workload.slice/reader-a+writer-a");
+        for (field, value) in subcell.as_object_mut().unwrap() {
+            if field.ends_with("_ns") {
+                *value = json!(987_654_321);
+            } else if value.is_u64() {
+                *value = json!(1_234_567);
+            }
+        }
+    }
+    let html = page(&serde_json::from_value(report).unwrap()).unwrap();
+    let script = r#"
+        $("main").style.width = "1280px";
+        return all(".scroll").filter((box) => box.scrollWidth > box.clientWidth).map((box) => `${box.getAttribute("aria-label")}: ${box.scrollWidth} of ${box.clientWidth} pixels`);
+    "#;
+    let Some(saw) = seen(test, &html, script) else { return };
+    assert_eq!(saw, json!([]));
 }

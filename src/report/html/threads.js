@@ -46,7 +46,7 @@ function scheduling(report) {
                 { name: "to another node", isNumber: true, value: (row) => row.migrations_node },
             ],
         }).box,
-        lostEvents(report) > 0 ? el("p", {}, el("b", {}, "Events were lost: "), "the counts are too low, and times may be.") : null,
+        lostEvents(report).part > MATTERS ? el("p", {}, el("b", {}, `${percent(lostEvents(report).part)} of the events were lost: `), "the counts are too low, and times may be.") : null,
         within("Wakeups of threads by threads", wakeups?.all), within("Of these between threads that share memory", wakeups?.carrying),
         sched.wakeups.length ? table({ label: "Wakeups between subcells", rows: sched.wakeups, limit: 30, columns: [
             { name: "Waker in", value: (row) => row.a }, { name: "Woken in", value: (row) => row.b }, { name: "Wakeups", isNumber: true, value: (row) => row.wakeups },

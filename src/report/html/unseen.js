@@ -24,10 +24,16 @@ function unjudgedThreads(report) {
 /** The sum of these losses of a report. */
 const lossOf = (report, ...names) => names.reduce((sum, it) => sum + (report.loss?.[it] ?? 0), 0);
 
-/** The scheduling events that were lost, if these are so many that they matter. Those that the kernel gave no sample of are of idle CPUs. */
+/**
+ * The part of the scheduling events that was lost. It is an alarm from 0.1 % on; but of events that the kernel gave no sample of, which are
+ * those of idle CPUs, only from where the commands say so too.
+ */
 function lostEvents(report) {
-    const events = lossOf(report, "sched_ring_full", "sched_dropped", "sched_malformed");
-    return events / Math.max(1, events + lossOf(report, "sched_events")) > MATTERS ? events : 0;
+    const dropped = lossOf(report, "sched_ring_full", "sched_dropped", "sched_malformed");
+    const unsampled = lossOf(report, "sched_unsampled");
+    const all = Math.max(1, unsampled + lossOf(report, "sched_events", "sched_ring_full", "sched_malformed"));
+    const part = (dropped + unsampled) / all;
+    return { part, isAlarm: dropped / all > MATTERS || part > 0.01 };
 }
 
 /** What may make the result wrong, as sentences. */
@@ -42,7 +48,7 @@ function matters(report) {
     const names = lossOf(report, "side_band");
     if (names / Math.max(1, names + lossOf(report, "samples")) > MATTERS) found.push(`${counted(names, "record")} of names, forks, mappings or cgroups ${names === 1 ? "was" : "were"} lost`);
     const events = lostEvents(report);
-    if (events > 0) found.push(`${counted(events, "scheduling event")} ${events === 1 ? "was" : "were"} lost`);
+    if (events.isAlarm) found.push(`${percent(events.part)} of the scheduling events were lost`);
     if (report.unlisted_threads > 0) found.push(`${counted(report.unlisted_threads, "thread")} in cgroups beyond the number that is distinguished`);
     return [...found, ...(run.damage ?? []).map((text) => `The profile is damaged: ${text}`)];
 }
@@ -120,7 +126,7 @@ function unseenSection(report, found) {
     const notes = found.filter(({ isBad }) => !isBad);
     const list = (of) => (of.length ? el("ul", {}, of.map(({ text, isBad }) => el("li", { class: isBad ? "bad" : null }, name(text)))) : null);
     const isAnyLost = report.run.lost_percent > 0 || report.timeline.lost.some((it) => it > 0);
-    const summary = bad.length ? "All that was not seen" : isAnyLost ? `${lostPercent(report.run.lost_percent)} of the samples were lost: too few to matter.` : "No sample was lost.";
+    const summary = bad.length ? "What else was not seen" : isAnyLost ? `${lostPercent(report.run.lost_percent)} of the samples were lost: too few to matter.` : "No sample was lost.";
     const rest = notes.length ? ` ${counted(notes.length, "note")} on what this run does not see.` : "";
     const made = section("unseen", "What was not seen", list(bad),
         el("details", { open: bad.length > 0 }, el("summary", {}, bad.length ? summary : `${summary}${rest}`),
