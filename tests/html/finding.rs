@@ -58,6 +58,7 @@ fn the_page_begins_with_the_finding_and_marks_what_is_left_out() {
         const opened = all("#answer tbody tr.left-out")[0];
         $("button", opened).click();
         return { lead: text($("#answer .lead")), locality: text($("#answer .locality")), limits: all("#answer .limits li").map(text),
+            falseSharing: all("#answer > p > a").map((link) => [text(link), link.getAttribute("href")]),
             leftOut: all("#answer tr.left-out").map((row) => text($(".tag", row))), tips: all("#answer tr.left-out .tag").map((tag) => tag.title),
             kept: all("#answer tbody tr:not(.left-out)[data-key]").map((row) => row.dataset.key), bars: all(".bar").map((bar) => bar.getAttribute("aria-label")),
             detail: text($("#answer tr.left-out + tr")), heads: all("#answer th").map(text), page: text($("main")), matrix: all("#matrix .side div").map(text) };
@@ -65,6 +66,8 @@ fn the_page_begins_with_the_finding_and_marks_what_is_left_out() {
     let html = page(&known()).unwrap();
     let Some(saw) = seen(test, &changed(&html, small_host), script) else { return };
     assert_eq!(saw["lead"], "3 groups: alpha x3, beta x3, gamma x2; this host fits 1");
+    let line = "pid 1 0x300000, count+0x12 (server) in inlined add, bump at count.c:12";
+    assert_eq!(saw["falseSharing"], json!([[line, "#line=0"]]));
     assert_eq!(
         saw["locality"],
         "Locality 47.7 % (89.9 % with all groups); 25.0 % if threads were grouped by name alone."

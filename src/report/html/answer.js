@@ -25,6 +25,15 @@ function localityText(report) {
     return `Locality ${percent(locality)}${found}${byName === null ? "" : `; ${percent(byName)} if threads were grouped by name alone`}.`;
 }
 
+/** The lines of false sharing, with the code that touches each: links to their rows. */
+function falseSharing(report) {
+    const lines = report.lines.map((line, at) => ({ at, ...line })).filter((line) => line.sharing === "false");
+    if (!lines.length) return null;
+    const link = ({ at, memory, code }) => el("a", { href: `#line=${at}` }, name(code[0] ? `${memory}, ${codeText(code[0])}` : memory));
+    const more = lines.length > 3 ? `; and ${counted(lines.length - 3, "more line")} below` : "";
+    return el("p", {}, el("b", {}, "False sharing: "), lines.slice(0, 3).flatMap((line, at) => [at ? "; " : "", link(line)]), more);
+}
+
 /** True for a group that the configuration leaves out; reports of before have no such thing. */
 const isLeftOut = (subcell) => subcell.in_configuration === null;
 
@@ -92,7 +101,7 @@ function configurationPart(report, raw) {
     const whole = report.page.is_shortened ? "Save what this page has of the report as JSON" : "Save the whole report as JSON";
     const saveReport = el("button", { type: "button", click: () => save(JSON.stringify(raw, null, 2), "report.json", "application/json") }, whole);
     if (!configuration.text) {
-        return el("div", {}, el("h3", {}, "No configuration"), (report.limits ?? []).map((limit) => el("p", {}, name(limit))), el("p", {}, saveReport));
+        return el("div", {}, el("h3", {}, "No configuration"), (report.limits ?? []).map((limit) => el("p", {}, sentence(limit))), el("p", {}, saveReport));
     }
     const text = el("pre", { id: "configuration", tabindex: "0", "aria-label": "The configuration" }, configuration.text.replace(HIDDEN, (hidden) => (hidden === "\n" ? hidden : shown(hidden))));
     const load = el("code", {}, configuration.load);
@@ -109,10 +118,10 @@ function configurationPart(report, raw) {
 function subcellDetail(row, report) {
     const taken = row.in_configuration;
     return el("div", {},
-        isLeftOut(row) ? el("p", {}, el("b", {}, `The configuration leaves this group out. `), name((report.limits ?? []).join(" "))) : null,
+        isLeftOut(row) ? el("p", {}, el("b", {}, "The configuration leaves this group out. "), sentence((report.limits ?? []).join(" "))) : null,
         taken && taken !== row.path ? el("p", {}, "In the configuration, its threads are in ", name(taken), ".") : null,
         row.kind === "rest" ? el("p", {}, "The catch-all takes all other threads. It keeps no threads together.") : null,
-        row.why.length ? el("ul", {}, row.why.map((why) => el("li", {}, name(why)))) : null,
+        row.why.length ? el("ul", {}, row.why.map((why) => el("li", {}, sentence(why)))) : null,
         row.regions.length ? el("div", {}, el("h3", {}, "Regions that its threads share"), el("ul", {}, row.regions.map((region) =>
             el("li", {}, name(region.memory), `: ${bytes(region.bytes)}, ${counted(region.threads, "thread")}, ${count(region.misses)} possible misses, ${count(region.transfers)} of them after another thread's write`)))) : null);
 }
@@ -157,7 +166,8 @@ function answer(report, notSeen, raw) {
     section("answer", "Answer",
         el("p", { class: "lead" }, name(headline(report))),
         el("p", { class: "locality" }, localityText(report)),
-        (report.limits ?? []).length ? el("ul", { class: "limits" }, report.limits.map((limit) => el("li", {}, name(limit)))) : null,
+        falseSharing(report),
+        (report.limits ?? []).length ? el("ul", { class: "limits" }, report.limits.map((limit) => el("li", {}, sentence(limit)))) : null,
         where.length ? el("p", { class: "dim" }, name(where.join(" · "))) : null,
         tiles,
         el("h3", {}, "Cells and subcells"), made.box,

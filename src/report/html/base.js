@@ -22,6 +22,9 @@ function el(tag, attributes = {}, ...children) {
 /** A name from the data. */
 const name = (text) => el("bdi", { class: "name" }, text);
 
+/** A sentence from the data, in which no option such as `--target-cpus` is divided. */
+const sentence = (text) => el("bdi", { class: "name" }, text.split(/(--[\w=-]+)/).map((part, at) => (at % 2 ? el("span", { class: "whole" }, part) : part)));
+
 const number = (value, digits = 0) =>
     value === null || value === undefined ? "-"
         : value.toLocaleString("en-US", { maximumFractionDigits: digits, minimumFractionDigits: digits });

@@ -75,7 +75,7 @@ function lines(report) {
     let made;
     let text = "";
     const hitm = hitmColumn(report);
-    const transfers = { name: "Transfers", isNumber: true, value: (row) => row.transfers, title: "Possible transfers between caches: accesses after another thread took the line away" };
+    const transfers = { name: "Transfers", isNumber: true, value: (row) => row.transfers, cell: (row) => number(row.transfers), title: "Possible transfers between caches: accesses after another thread took the line away" };
     // As the report sorts them: by HITM, and where there is none, by transfers.
     const isByHitm = all.some((line) => hitm.value(line) > 0);
     const hasTransfers = all.some((line) => line.transfers !== undefined);

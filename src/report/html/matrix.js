@@ -279,14 +279,14 @@ function matrixSection(report) {
         const [x, y] = [threads[a], threads[b]].map(threadName);
         panel.replaceChildren(
             el("h3", {}, name(x), " and ", name(y)),
-            el("p", {}, `${count(values[a * n + b])} shared misses: so many are avoided if both use one cache.`),
+            el("p", {}, `${count(values[a * n + b])} shared misses: they are avoided if both use one cache.`),
             regions.length ? table({ label: "Regions that both use", rows: regions, limit: 20, columns: [
                 { name: "Region", value: (row) => row.memory }, { name: "Size", isNumber: true, value: (row) => row.bytes, cell: (row) => bytes(row.bytes) },
                 { name: x, isNumber: true, value: (row) => row.a, title: "Its possible misses there" }, { name: y, isNumber: true, value: (row) => row.b, title: "Its possible misses there" },
-                { name: "Hub", value: (row) => (row.hub ? "hub" : "") },
+                ...(regions.some((row) => row.hub) ? [{ name: "Hub", value: (row) => (row.hub ? "hub" : "") }] : []),
             ] }).box : el("p", {}, "They have no region in common."),
-            pages.length ? table({ label: "Lines that both touched", rows: pages.flatMap((page) => page.lines.map((line) => ({ page: page.memory, ...line }))), limit: 30, columns: [
-                { name: "Page", value: (row) => row.page }, { name: "Line", value: (row) => row.offset, cell: (row) => name(`+0x${row.offset.toString(16)} ${row.memory}`) },
+            pages.length ? table({ label: "Lines that both touched", rows: pages.flatMap((page) => page.lines), limit: 30, isDense: true, columns: [
+                { name: "Line that both touched", value: (row) => row.memory },
                 { name: "Sharing", value: (row) => row.sharing, cell: (row) => sharingTag(row.sharing) },
                 { name: `${x}: loads / stores`, isNumber: true, value: (row) => row.a[1] + row.a[2], cell: (row) => did(row.a) },
                 { name: `${y}: loads / stores`, isNumber: true, value: (row) => row.b[1] + row.b[2], cell: (row) => did(row.b) },

@@ -124,7 +124,7 @@ function hubsPart(report) {
 function unseenSection(report, found) {
     const bad = found.filter(({ isBad }) => isBad);
     const notes = found.filter(({ isBad }) => !isBad);
-    const list = (of) => (of.length ? el("ul", {}, of.map(({ text, isBad }) => el("li", { class: isBad ? "bad" : null }, name(text)))) : null);
+    const list = (of) => (of.length ? el("ul", {}, of.map(({ text, isBad }) => el("li", { class: isBad ? "bad" : null }, sentence(text)))) : null);
     const isAnyLost = report.run.lost_percent > 0 || report.timeline.lost.some((it) => it > 0);
     const summary = bad.length ? "What else was not seen" : isAnyLost ? `${lostPercent(report.run.lost_percent)} of the samples were lost: too few to matter.` : "No sample was lost.";
     const rest = notes.length ? ` ${counted(notes.length, "note")} on what this run does not see.` : "";
