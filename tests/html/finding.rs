@@ -42,7 +42,10 @@ fn small_host(report: &mut Value) {
     report["locality"] = json!(0.477);
     report["locality_found"] = json!(0.899);
     report["locality_by_name"] = json!(0.25);
-    report["limits"] = json!(["scx_mitosis needs a CPU for each subcell, and this host has 2: name the host that will run it (--target-cpus 64)"]);
+    report["limits"] = json!([
+        "this host has 2 CPUs, so the configuration is without rest/beta-. For a host of 64 CPUs: --target-cpus 64"
+    ]);
+    report["notes"] = report["limits"].clone();
     report["run"]["target_cpus"] = json!(2);
     for subcell in report["cells"][0]["subcells"].as_array_mut().unwrap() {
         let name = subcell["name"].as_str().unwrap();
@@ -61,7 +64,7 @@ fn the_page_begins_with_the_finding_and_marks_what_is_left_out() {
             falseSharing: all("#answer > p > a").map((link) => [text(link), link.getAttribute("href")]),
             leftOut: all("#answer tr.left-out").map((row) => text($(".tag", row))), tips: all("#answer tr.left-out .tag").map((tag) => tag.title),
             kept: all("#answer tbody tr:not(.left-out)[data-key]").map((row) => row.dataset.key), bars: all(".bar").map((bar) => bar.getAttribute("aria-label")),
-            detail: text($("#answer tr.left-out + tr")), heads: all("#answer th").map(text), page: text($("main")), matrix: all("#matrix .side div").map(text) };
+            detail: text($("#answer tr.left-out + tr")), unseen: text($("#unseen")), heads: all("#answer th").map(text), page: text($("main")), matrix: all("#matrix .side div").map(text) };
     "##;
     let html = page(&known()).unwrap();
     let Some(saw) = seen(test, &changed(&html, small_host), script) else { return };
@@ -72,7 +75,8 @@ fn the_page_begins_with_the_finding_and_marks_what_is_left_out() {
         saw["locality"],
         "Locality 47.7 % (89.9 % with all groups); 25.0 % if threads were grouped by name alone."
     );
-    let limit = "scx_mitosis needs a CPU for each subcell, and this host has 2: name the host that will run it (--target-cpus 64)";
+    let limit =
+        "This host has 2 CPUs, so the configuration is without rest/beta-. For a host of 64 CPUs: --target-cpus 64";
     assert_eq!((&saw["limits"], &saw["tips"]), (&json!([limit]), &json!([limit, limit])));
     assert_eq!(saw["leftOut"], json!(["left out: this host has 2 CPUs", "left out: this host has 2 CPUs"]));
     let kept: Vec<&str> = saw["kept"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
@@ -85,6 +89,7 @@ fn the_page_begins_with_the_finding_and_marks_what_is_left_out() {
         saw["detail"].as_str().unwrap().contains(&format!("The configuration leaves this group out. {limit}")),
         "{saw}"
     );
+    assert!(!saw["unseen"].as_str().unwrap().contains(&limit[1..]), "it is said once: {saw}");
     // The word is that of the table and of the score; and the matrix has all groups.
     let heads = saw["heads"].as_array().unwrap();
     assert!(heads.contains(&json!("Locality")) && !saw["page"].as_str().unwrap().contains("Keeps"), "{saw}");

@@ -9,10 +9,14 @@ function headline(report) {
     return found ? `${counted(found, "group")} of threads that share memory` : "No group of threads that share memory was found";
 }
 
+/** The locality if all groups could be loaded, where that is more than that of the configuration; else `null`. */
+const localityOfAll = ({ locality, locality_found: all }) => ((all ?? null) === null || (locality !== null && all <= locality + 0.0005) ? null : all);
+
 /** How good the configuration is, as the table of the command line says it. */
 function localityText(report) {
-    const { locality, locality_found: all, locality_by_name: byName } = report;
-    if (locality === null && (all ?? null) === null) {
+    const { locality, locality_by_name: byName } = report;
+    const all = localityOfAll(report);
+    if (locality === null && all === null) {
         const unjudged = unjudgedThreads(report);
         const samples = unjudged.reduce((sum, it) => sum + it.samples, 0) / Math.max(1, report.samples);
         if (samples > 0.5) {
@@ -21,21 +25,26 @@ function localityText(report) {
         const whose = report.across_cells.length ? "threads of one cell; see what is shared across cells" : "threads";
         return `There is nothing to avoid: less than 2 % of all possible misses are shared between ${whose}.`;
     }
-    const found = (all ?? null) === null || all === locality ? "" : ` (${percent(all)} with all groups)`;
+    const found = all === null ? "" : ` (${percent(all)} with all groups)`;
     return `Locality ${percent(locality)}${found}${byName === null ? "" : `; ${percent(byName)} if threads were grouped by name alone`}.`;
 }
 
-/** The lines of false sharing, with the code that touches each: links to their rows. */
+/** The lines of false sharing that their threads use much, with the code that touches each: links to their rows. */
 function falseSharing(report) {
-    const lines = report.lines.map((line, at) => ({ at, ...line })).filter((line) => line.sharing === "false");
+    const samples = new Map(report.cells.flatMap((cell) => cell.subcells.flatMap((subcell) => subcell.threads.map((thread) => [thread.tid, thread.samples]))));
+    const isMuch = (line) => line.accesses >= 0.01 * line.by_thread.reduce((sum, { tid }) => sum + (samples.get(tid) ?? 0), 0);
+    const lines = report.lines.map((line, at) => ({ at, ...line })).filter((line) => line.sharing === "false" && isMuch(line));
     if (!lines.length) return null;
     const link = ({ at, memory, code }) => el("a", { href: `#line=${at}` }, name(code[0] ? `${memory}, ${codeText(code[0])}` : memory));
     const more = lines.length > 3 ? `; and ${counted(lines.length - 3, "more line")} below` : "";
     return el("p", {}, el("b", {}, "False sharing: "), lines.slice(0, 3).flatMap((line, at) => [at ? "; " : "", link(line)]), more);
 }
 
-/** True for a group that the configuration leaves out; reports of before have no such thing. */
-const isLeftOut = (subcell) => subcell.in_configuration === null;
+/** True for threads that the configuration leaves out; reports of before have no such thing. */
+const isLeftOut = (subcell) => subcell.in_configuration === null && (subcell.kind !== "rest" || subcell.threads.length > 0);
+
+/** What the configuration leaves out and why, as whole sentences. */
+const limitsOf = (report) => (report.limits ?? []).map((limit) => limit.charAt(0).toUpperCase() + limit.slice(1));
 
 /** Why the configuration leaves groups out, in short: the sentence has the rest. */
 function whyLeftOut(report) {
@@ -56,11 +65,11 @@ function bar(label, part, isOther) {
 
 /** The locality of the configuration beside what else was possible. */
 function localityBars(report) {
-    const { locality, locality_found: all, locality_by_name: byName } = report;
-    const hasAll = (all ?? null) !== null && all !== locality;
-    if (locality === null && !hasAll) return null;
+    const { locality, locality_by_name: byName } = report;
+    const all = localityOfAll(report);
+    if (locality === null && all === null) return null;
     return el("div", {}, el("h3", {}, "Locality: the part of the avoidable misses that stay within subcells"),
-        el("div", { class: "bars" }, bar("this configuration", locality), hasAll ? bar("with all groups", all, true) : [], bar("by thread name alone", byName, true)),
+        el("div", { class: "bars" }, bar("this configuration", locality), all === null ? [] : bar("with all groups", all, true), bar("by thread name alone", byName, true)),
         el("p", { class: "dim" }, "A possible miss is an access that may have had to fetch its cache line. It is avoidable if a thread that shares the cache has the line already."));
 }
 
@@ -101,7 +110,7 @@ function configurationPart(report, raw) {
     const whole = report.page.is_shortened ? "Save what this page has of the report as JSON" : "Save the whole report as JSON";
     const saveReport = el("button", { type: "button", click: () => save(JSON.stringify(raw, null, 2), "report.json", "application/json") }, whole);
     if (!configuration.text) {
-        return el("div", {}, el("h3", {}, "No configuration"), (report.limits ?? []).map((limit) => el("p", {}, sentence(limit))), el("p", {}, saveReport));
+        return el("div", {}, el("h3", {}, "No configuration"), limitsOf(report).map((limit) => el("p", {}, sentence(limit))), el("p", {}, saveReport));
     }
     const text = el("pre", { id: "configuration", tabindex: "0", "aria-label": "The configuration" }, configuration.text.replace(HIDDEN, (hidden) => (hidden === "\n" ? hidden : shown(hidden))));
     const load = el("code", {}, configuration.load);
@@ -118,7 +127,7 @@ function configurationPart(report, raw) {
 function subcellDetail(row, report) {
     const taken = row.in_configuration;
     return el("div", {},
-        isLeftOut(row) ? el("p", {}, el("b", {}, "The configuration leaves this group out. "), sentence((report.limits ?? []).join(" "))) : null,
+        isLeftOut(row) ? el("p", {}, el("b", {}, "The configuration leaves this group out. "), sentence(limitsOf(report).join(" "))) : null,
         taken && taken !== row.path ? el("p", {}, "In the configuration, its threads are in ", name(taken), ".") : null,
         row.kind === "rest" ? el("p", {}, "The catch-all takes all other threads. It keeps no threads together.") : null,
         row.why.length ? el("ul", {}, row.why.map((why) => el("li", {}, sentence(why)))) : null,
@@ -152,7 +161,7 @@ function answer(report, notSeen, raw) {
         more: (row) => [...row.regions.map((region) => region.memory), ...row.why, isLeftOut(row) ? leftOut : ""].join("\n"),
         kind: (row) => (isLeftOut(row) ? "left-out" : row.kind === "rest" && row.count === 0 ? "dim" : null),
         columns: [
-            { name: "Subcell", value: (row) => row.path, cell: (row) => [name(row.path), isLeftOut(row) ? el("span", { class: "tag", title: report.limits?.[0] }, leftOut) : null] },
+            { name: "Subcell", value: (row) => row.path, cell: (row) => [name(row.path), isLeftOut(row) ? el("span", { class: "tag", title: limitsOf(report)[0] }, leftOut) : null] },
             { name: "Kind", value: (row) => row.kind, cell: (row) => el("span", { title: KINDS[row.kind] }, row.kind === "rest" ? "catch-all" : row.kind) },
             { name: "Matches", value: (row) => matches(row.prefixes), cell: (row) => el("bdi", { class: "name mono" }, matches(row.prefixes)) },
             { name: "Threads", isNumber: true, value: (row) => row.count },
@@ -167,7 +176,7 @@ function answer(report, notSeen, raw) {
         el("p", { class: "lead" }, name(headline(report))),
         el("p", { class: "locality" }, localityText(report)),
         falseSharing(report),
-        (report.limits ?? []).length ? el("ul", { class: "limits" }, report.limits.map((limit) => el("li", {}, sentence(limit)))) : null,
+        limitsOf(report).length ? el("ul", { class: "limits" }, limitsOf(report).map((limit) => el("li", {}, sentence(limit)))) : null,
         where.length ? el("p", { class: "dim" }, name(where.join(" · "))) : null,
         tiles,
         el("h3", {}, "Cells and subcells"), made.box,

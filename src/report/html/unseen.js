@@ -89,7 +89,8 @@ function unseen(report) {
     if (page.is_shortened) add("This page has no room for the whole report: its lists are shortened; the JSON of --report has all of them");
     if (report.stacks?.hidden > 0) add(`${counted(report.stacks.hidden, "sample")} of call stacks are in frames that are not drawn: too narrow, or too many`);
     run.notes.forEach((text) => add(text));
-    report.notes.forEach((text) => add(text));
+    // The answer has the limits.
+    report.notes.filter((text) => !report.limits?.includes(text)).forEach((text) => add(text));
     return found;
 }
 
