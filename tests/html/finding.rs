@@ -50,7 +50,11 @@ fn small_host(report: &mut Value) {
     for subcell in report["cells"][0]["subcells"].as_array_mut().unwrap() {
         let name = subcell["name"].as_str().unwrap();
         let is_kept = name.starts_with("alpha") || name == "rest";
-        subcell["in_configuration"] = if is_kept { json!(format!("rest/{name}")) } else { Value::Null };
+        subcell["in_configuration"] = if is_kept {
+            json!(format!("{}/{name}", if name == "rest" { "rest" } else { "other" }))
+        } else {
+            Value::Null
+        };
     }
 }
 
@@ -64,12 +68,12 @@ fn the_page_begins_with_the_finding_and_marks_what_is_left_out() {
             falseSharing: all("#answer > p > a").map((link) => [text(link), link.getAttribute("href")]),
             leftOut: all("#answer tr.left-out").map((row) => text($(".tag", row))), tips: all("#answer tr.left-out .tag").map((tag) => tag.title),
             kept: all("#answer tbody tr:not(.left-out)[data-key]").map((row) => row.dataset.key), bars: all(".bar").map((bar) => bar.getAttribute("aria-label")),
-            detail: text($("#answer tr.left-out + tr")), unseen: text($("#unseen")), heads: all("#answer th").map(text), page: text($("main")), matrix: all("#matrix .side div").map(text) };
+            detail: text($("#answer tr.left-out + tr")), unseen: text($("#unseen")), elsewhere: all("#answer td:first-child .dim").map(text), heads: all("#answer th").map(text), page: text($("main")), matrix: all("#matrix .side div").map(text) };
     "##;
     let html = page(&known()).unwrap();
     let Some(saw) = seen(test, &changed(&html, small_host), script) else { return };
     assert_eq!(saw["lead"], "3 groups: alpha x3, beta x3, gamma x2; this host fits 1");
-    let line = "pid 1 0x300000, count+0x12 (server) in inlined add, bump at count.c:12";
+    let line = "gamma-1, gamma-2 use different bytes of one cache line of pid 1 0x300000, at count.c:12";
     assert_eq!(saw["falseSharing"], json!([[line, "#line=0"]]));
     assert_eq!(
         saw["locality"],
@@ -80,6 +84,7 @@ fn the_page_begins_with_the_finding_and_marks_what_is_left_out() {
     assert_eq!((&saw["limits"], &saw["tips"]), (&json!([limit]), &json!([limit, limit])));
     assert_eq!(saw["leftOut"], json!(["left out: this host has 2 CPUs", "left out: this host has 2 CPUs"]));
     let kept: Vec<&str> = saw["kept"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    assert_eq!(saw["elsewhere"], json!(["in other/alpha-"]));
     assert!(kept.len() == 2 && kept[0].starts_with("rest/alpha") && kept[1] == "rest/rest", "{kept:?}");
     assert_eq!(
         saw["bars"],

@@ -29,15 +29,23 @@ function localityText(report) {
     return `Locality ${percent(locality)}${found}${byName === null ? "" : `; ${percent(byName)} if threads were grouped by name alone`}.`;
 }
 
-/** The lines of false sharing that their threads use much, with the code that touches each: links to their rows. */
+/** A line of false sharing: its threads, its variable, and the source line. */
+function falseLine(line) {
+    const names = [...new Set(line.by_thread.map((thread) => thread.comm ?? "(unknown)"))].sort();
+    const more = names.length > 3 ? ` and ${names.length - 3} more` : "";
+    const source = line.code.find((code) => code.line)?.line;
+    return `${names.slice(0, 3).join(", ")}${more} use different bytes of one cache line of ${line.memory}${source ? `, at ${source.split("/").pop()}` : ""}`;
+}
+
+/** The lines of false sharing that their threads use much: links to their rows. */
 function falseSharing(report) {
     const samples = new Map(report.cells.flatMap((cell) => cell.subcells.flatMap((subcell) => subcell.threads.map((thread) => [thread.tid, thread.samples]))));
     const isMuch = (line) => line.accesses >= 0.01 * line.by_thread.reduce((sum, { tid }) => sum + (samples.get(tid) ?? 0), 0);
     const lines = report.lines.map((line, at) => ({ at, ...line })).filter((line) => line.sharing === "false" && isMuch(line));
     if (!lines.length) return null;
-    const link = ({ at, memory, code }) => el("a", { href: `#line=${at}` }, name(code[0] ? `${memory}, ${codeText(code[0])}` : memory));
     const more = lines.length > 3 ? `; and ${counted(lines.length - 3, "more line")} below` : "";
-    return el("p", {}, el("b", {}, "False sharing: "), lines.slice(0, 3).flatMap((line, at) => [at ? "; " : "", link(line)]), more);
+    const links = lines.slice(0, 3).flatMap((line, at) => [at ? "; " : "", el("a", { href: `#line=${line.at}` }, name(falseLine(line)))]);
+    return el("p", {}, el("b", {}, "False sharing: "), links, more);
 }
 
 /** True for threads that the configuration leaves out; reports of before have no such thing. */
@@ -153,6 +161,7 @@ function answer(report, notSeen, raw) {
         bad ? tile(bad === 1 ? "thing may make this wrong" : "things may make this wrong", number(bad), { href: "#unseen", isBad: true }) : null);
     const where = [run.host, run.profile, minutes].filter(Boolean);
     const leftOut = whyLeftOut(report);
+    const isElsewhere = (row) => Boolean(row.in_configuration) && row.in_configuration !== row.path;
     const made = table({
         label: "Cells and subcells",
         rows,
@@ -161,7 +170,7 @@ function answer(report, notSeen, raw) {
         more: (row) => [...row.regions.map((region) => region.memory), ...row.why, isLeftOut(row) ? leftOut : ""].join("\n"),
         kind: (row) => (isLeftOut(row) ? "left-out" : row.kind === "rest" && row.count === 0 ? "dim" : null),
         columns: [
-            { name: "Subcell", value: (row) => row.path, cell: (row) => [name(row.path), isLeftOut(row) ? el("span", { class: "tag", title: limitsOf(report)[0] }, leftOut) : null] },
+            { name: "Subcell", value: (row) => row.path, cell: (row) => [name(row.path), isLeftOut(row) ? el("span", { class: "tag", title: limitsOf(report)[0] }, leftOut) : isElsewhere(row) ? el("span", { class: "dim", title: "What takes these threads in the configuration" }, " in ", name(row.in_configuration)) : null] },
             { name: "Kind", value: (row) => row.kind, cell: (row) => el("span", { title: KINDS[row.kind] }, row.kind === "rest" ? "catch-all" : row.kind) },
             { name: "Matches", value: (row) => matches(row.prefixes), cell: (row) => el("bdi", { class: "name mono" }, matches(row.prefixes)) },
             { name: "Threads", isNumber: true, value: (row) => row.count },
