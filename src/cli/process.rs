@@ -330,7 +330,7 @@ fn report(args: &ProcessArgs, lines: &Lines) {
     let (all, not_found) = profile.samples();
     let unparseable = outcome.loss.malformed + not_found;
     let skipped = all.saturating_sub(records).saturating_sub(unparseable);
-    say!("Parsed {records} of {all} records ({skipped} skipped, {unparseable} unparseable)");
+    say!("Parsed {records} of {all} records ({skipped} are not memory samples, {unparseable} unparseable)");
     if filtered_out > 0 {
         say!("note: {filtered_out} accesses left out by the selection");
     }

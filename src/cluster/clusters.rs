@@ -17,6 +17,8 @@ pub const MIN_ACCESSES: u32 = 20;
 pub enum Reason {
     /// Fewer samples than [`ClusterOptions::min_accesses`].
     TooFewSamples,
+    /// The same with a source that takes each event, so that only a longer capture has more samples.
+    TooFewEvents,
     /// Enough samples, but so few possible misses that nothing can be said about what it shares.
     TooFewMisses,
     /// The cell has more threads than are compared with each other; the most active ones are compared.
@@ -28,7 +30,7 @@ pub enum Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Self::TooFewSamples => "too few samples",
+            Self::TooFewSamples | Self::TooFewEvents => "too few samples",
             Self::TooFewMisses => "too few misses",
             Self::TooManyThreads => "too many threads to compare, and others are more active",
             Self::FirstTouches => "first touches of pages cannot tell the threads of one process apart",

@@ -388,6 +388,10 @@ impl fmt::Display for Note {
                         "{verb} fewer than {MIN_ACCESSES} accesses{each}, too few to judge; {stay}. Sample longer (-t) or more \
                          often (--freq 1000; of pebs and ibs --rate)"
                     ),
+                    Unknown::TooFewEvents => write!(
+                        f,
+                        "{verb} fewer than {MIN_ACCESSES} accesses{each}, too few to judge; {stay}. Sample longer (-t)"
+                    ),
                     Unknown::FirstTouches => write!(f, "cannot be judged: {why}; they are told apart by name only"),
                     Unknown::TooFewMisses => write!(
                         f,

@@ -58,6 +58,13 @@ impl Decider {
 
     /// The threads with what was found of them, each in its cell.
     pub(super) fn members(&self, clusters: &Clusters, cells: &[CellIndex]) -> Members {
+        // A thread without any memory that can be shared has too few samples as well.
+        let few = Verdict::Unknown(Unknown::TooFewSamples);
+        let takes_each_event = matches!(self.source(), Source::Faults | Source::Wakeups);
+        let verdict = |index: usize| match clusters.of_thread.get(index).copied().unwrap_or(few) {
+            it if it == few && takes_each_event => Verdict::Unknown(Unknown::TooFewEvents),
+            it => it,
+        };
         let threads = self.facts.iter().zip(cells).enumerate().map(|(index, (facts, &cell))| Member {
             // The sketch's number, as labels of threads use it.
             thread: index as u32,
@@ -67,8 +74,7 @@ impl Decider {
             hint: facts.hint,
             cell,
             samples: facts.samples,
-            // A thread without any memory that can be shared has too few samples as well.
-            verdict: clusters.of_thread.get(index).copied().unwrap_or(Verdict::Unknown(Unknown::TooFewSamples)),
+            verdict: verdict(index),
         });
         let mut affinity = Affinity::default();
         let communities: Vec<u32> = (0..self.facts.len()).map(|index| community(clusters, index)).collect();

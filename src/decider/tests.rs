@@ -177,6 +177,22 @@ fn add(decider: &mut Decider, cgroups: &mut Cgroups, thread: u32, comm: &str, cg
     }
 }
 
+#[test]
+fn only_a_source_with_a_rate_is_to_sample_more_often() {
+    for (source, has_rate) in
+        [(Source::Timer, true), (Source::Pebs, true), (Source::Faults, false), (Source::Wakeups, false)]
+    {
+        let (_dir, mut cgroups) = no_cgroups();
+        let mut decider = Decider::new(CellSpecs::new(&CellOptions::default()).unwrap(), source, 8 << 20);
+        add(&mut decider, &mut cgroups, 0, "rare", 0, 3);
+        let decided = decider.decide(&config::DecisionOptions::new(0.05, 16)).unwrap();
+        let notes: Vec<String> = decided.found.configuration.notes.iter().map(ToString::to_string).collect();
+        let note = notes.iter().find(|note| note.contains("too few to judge")).unwrap_or_else(|| panic!("{notes:?}"));
+        assert!(note.contains("Sample longer (-t)"), "{source}: {note}");
+        assert_eq!(note.contains("--freq"), has_rate, "{source}: {note}");
+    }
+}
+
 /// Name and samples of each class, and the names of the members.
 fn names(decider: &Decider) -> (Vec<(String, u64)>, Vec<String>) {
     let mut classes: Vec<_> =

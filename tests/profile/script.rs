@@ -63,7 +63,7 @@ fn the_text_is_a_profile() {
         let output = scxprof(&["process", "-f", path.to_str().unwrap()]);
         assert!(output.status.success(), "{}", said(&output));
         let said = said(&output);
-        assert!(said.contains("Parsed 100 of 100 records (0 skipped, 0 unparseable)"), "{said}");
+        assert!(said.contains("Parsed 100 of 100 records (0 are not memory samples, 0 unparseable)"), "{said}");
         assert!(
             said.contains("100 lines say no mapping") && said.contains("100 lines do not say whether they read"),
             "{said}"
@@ -180,7 +180,11 @@ fn a_few_lines_that_are_no_samples_are_counted_and_no_damage() {
     let output = run(&(good.repeat(2) + bad), &[]);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     assert!(said(&output).contains("1 of 201 lines of perf's text are no samples"), "{}", said(&output));
-    assert!(said(&output).contains("Parsed 200 of 201 records (0 skipped, 1 unparseable)"), "{}", said(&output));
+    assert!(
+        said(&output).contains("Parsed 200 of 201 records (0 are not memory samples, 1 unparseable)"),
+        "{}",
+        said(&output)
+    );
     for (text, max_loss, code) in [
         (good.clone() + bad, "0.5", 4),
         (good.clone() + bad, "1", 0),
