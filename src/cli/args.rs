@@ -2,6 +2,7 @@
 //! Each command flattens those that it has; where it means something else by one, [`text`] replaces its help.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Arg, Args, ValueEnum};
 
@@ -174,11 +175,57 @@ pub(super) fn percent(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A number of seconds on the command line.
-pub(super) fn seconds(text: &str) -> Result<std::time::Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+/// Units of times on the command line, in seconds; `ms` stands before its last letter.
+const UNITS: [(&str, f64); 4] = [("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
+
+/// A time on the command line, in seconds: a number of them, or a number with a unit.
+fn number_of_seconds(text: &str) -> Result<f64, String> {
+    let with_unit = UNITS.iter().find_map(|(unit, seconds)| Some((text.strip_suffix(unit)?.trim_end(), *seconds)));
+    let (number, unit) = with_unit.unwrap_or((text, 1.0));
+    let number = number.parse::<f64>();
+    number.map(|it| it * unit).map_err(|_| "not a number of seconds, nor a time such as 500ms, 5s or 1m".to_owned())
+}
+
+/// How long something takes: more than nothing.
+pub(super) fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = number_of_seconds(text)?;
     if seconds <= 0.0 || seconds.is_nan() {
         return Err("must be more than 0 seconds".to_owned());
     }
-    std::time::Duration::try_from_secs_f64(seconds).map_err(|_| "too many seconds".to_owned())
+    Duration::try_from_secs_f64(seconds).map_err(|_| "too many seconds".to_owned())
+}
+
+/// A time after the beginning, which may be 0.
+pub(super) fn moment(text: &str) -> Result<Duration, String> {
+    Duration::try_from_secs_f64(number_of_seconds(text)?)
+        .map_err(|_| "must be a number of seconds from 0 on".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_has_a_unit_or_is_in_seconds() {
+        for (text, ms) in [
+            ("5", 5_000),
+            ("0.25", 250),
+            ("1e3", 1_000_000),
+            ("5s", 5_000),
+            ("1m", 60_000),
+            ("500ms", 500),
+            ("1.5h", 5_400_000),
+            ("2 s", 2_000),
+        ] {
+            assert_eq!(seconds(text), Ok(Duration::from_millis(ms)), "{text}");
+            assert_eq!(moment(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        assert_eq!(moment("0"), Ok(Duration::ZERO));
+        for wrong in ["", "s", "ms", "5x", "5 5s", "5sm", "soon", "0", "0s", "-1s", "nan", "inf", "1e300h"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+        for wrong in ["", "m", "-1", "-1ms", "nan", "inf"] {
+            assert!(moment(wrong).is_err(), "{wrong}");
+        }
+    }
 }

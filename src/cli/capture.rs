@@ -1,20 +1,19 @@
 //! The common part of `run` and `record`: which tasks to sample and how, and the capture itself.
 
 use std::ffi::OsString;
-use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
 
 use super::args::{seconds, text, MaxLossArgs, MemoryArgs, TUNING, WATCH};
 use super::command::Held;
 use super::failure::Failure;
 use super::hints::HintArgs;
 use super::input;
+use super::progress::ProgressLine;
 use super::signals::Signals;
 use super::source::{self, SourceArgs};
 use crate::host::limits::{self, sysctl};
@@ -65,11 +64,12 @@ pub(super) struct WhoseArgs {
     /// Only on these CPUs, such as 0-3,8 [default: all, also those that come online later]
     #[arg(short = 'C', long = "cpu", value_name = "CPUS", help_heading = WATCH)]
     cpus: Option<String>,
-    /// How long to sample [default: 30; with a COMMAND until it ends]
+    /// How long to sample: seconds, or a time such as 500ms or 5m [default: 30; with a COMMAND until it ends]
     #[arg(
         short = 't',
         long = "time",
-        value_name = "SECONDS",
+        alias = "duration",
+        value_name = "TIME",
         allow_negative_numbers = true,
         value_parser = seconds,
         help_heading = WATCH
@@ -79,7 +79,7 @@ pub(super) struct WhoseArgs {
     #[arg(long, value_name = "DIR", help_heading = WATCH)]
     cgroup_root: Option<PathBuf>,
     /// A command to sample while it runs; its stdout becomes stderr if the result goes to stdout
-    #[arg(last = true, value_name = "COMMAND", help_heading = WATCH)]
+    #[arg(trailing_var_arg = true, value_name = "COMMAND", help_heading = WATCH)]
     command: Vec<OsString>,
 }
 
@@ -280,18 +280,18 @@ pub(super) fn watch<T>(
     run: impl FnOnce(&mut dyn FnMut(Progress) -> bool) -> T,
 ) -> T {
     // The command's output would mix with it.
-    let bar = if command.is_some() { ProgressBar::hidden() } else { progress_bar(limit) };
+    let mut line = if command.is_some() { ProgressLine::hidden() } else { ProgressLine::new(limit) };
     let mut due = TABLES_EVERY;
     let given = run(&mut |progress| {
         if let Some(tables) = tables.filter(|_| progress.elapsed >= due) {
-            bar.suspend(|| say!("Tables after {} s: {}", due.as_secs(), tables.now()));
+            line.clear();
+            say!("Tables after {} s: {}", due.as_secs(), tables.now());
             due += TABLES_EVERY;
         }
-        bar.set_position(progress.elapsed.as_secs());
-        bar.set_message(format!("{} samples", progress.samples));
+        line.show(progress.elapsed, &format!("{} samples", progress.samples));
         signals.seen() || command.as_mut().is_some_and(|command| command.has_ended())
     });
-    bar.finish_and_clear();
+    line.clear();
     if let Some(command) = command {
         command.terminate();
     }
@@ -317,22 +317,6 @@ pub(super) fn cpus(list: &str, roots: &Roots) -> Result<Vec<u32>, Failure> {
             Err(Failure::Usage(anyhow!("-C {list}: CPU {cpu} is not online (online: {})", format_cpu_list(&online))))
         }
         None => Ok(wanted),
-    }
-}
-
-/// What a person at a terminal sees meanwhile.
-pub(super) fn progress_bar(limit: Option<Duration>) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let bar = match limit {
-        Some(limit) => ProgressBar::new(limit.as_secs().max(1)),
-        None => ProgressBar::no_length(),
-    };
-    let template = if limit.is_some() { "{bar:30} {pos} of {len} s, {msg}" } else { "{spinner} {pos} s, {msg}" };
-    match ProgressStyle::with_template(template) {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
     }
 }
 

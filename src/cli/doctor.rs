@@ -41,7 +41,7 @@ pub(super) struct DoctorArgs {
     #[arg(long)]
     self_test: bool,
     /// How long the self-test samples with each source
-    #[arg(short = 't', long = "time", value_name = "SECONDS", default_value = "3", requires = "self_test",
+    #[arg(short = 't', long = "time", alias = "duration", value_name = "TIME", default_value = "3", requires = "self_test",
           allow_negative_numbers = true, value_parser = seconds)]
     time: Duration,
 }

@@ -8,6 +8,7 @@ use anyhow::anyhow;
 use clap::Args;
 use regex::bytes::Regex;
 
+use super::args::moment;
 use super::failure::Failure;
 use crate::config::mistake;
 use crate::resolve::cgroups::display_path;
@@ -42,11 +43,11 @@ pub(super) struct FilterArgs {
     /// Not these threads
     #[arg(long, value_name = "TID", value_delimiter = ',')]
     exclude_tid: Vec<u32>,
-    /// From so many seconds after the first sample on
-    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
+    /// Start this long after the first sample, such as 10, 500ms or 1m
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = moment)]
     from: Option<Duration>,
-    /// Until so many seconds after the first sample
-    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
+    /// End this long after the first sample
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = moment)]
     to: Option<Duration>,
 }
 
@@ -76,11 +77,6 @@ impl fmt::Display for FilterArgs {
         let given = options.iter().flat_map(|(option, values)| values.iter().map(move |it| format!("--{option} {it}")));
         f.write_str(&given.collect::<Vec<_>>().join(" "))
     }
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
-    Duration::try_from_secs_f64(seconds).map_err(|_| "must be a number of seconds from 0 on".to_owned())
 }
 
 /// The compiled selection.

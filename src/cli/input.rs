@@ -27,13 +27,15 @@ const MAX_CONFIGURATION: u64 = 16 << 20;
 #[derive(Debug, Args)]
 pub(super) struct InputArgs {
     /// The profile: an archive (.tar.gz, unpacked in $TMPDIR), a directory, perf.data, text of `perf script`, or perf.jsonl
+    /// [default: the newest here that record or perf named]
     #[arg(
         short = 'f',
+        short_alias = 'i',
         long = "file",
+        alias = "input",
         value_name = "PROFILE",
         help_heading = INPUT,
-        conflicts_with = "profile",
-        required_unless_present = "profile"
+        conflicts_with = "profile"
     )]
     file: Option<PathBuf>,
     /// The same as -f PROFILE
@@ -42,7 +44,7 @@ pub(super) struct InputArgs {
 }
 
 impl InputArgs {
-    /// clap lets none of both pass.
+    /// Where neither was given the newest one here was put into the command line.
     pub(super) fn path(&self) -> &Path {
         self.file.as_deref().or(self.profile.as_deref()).unwrap_or_else(|| Path::new(""))
     }

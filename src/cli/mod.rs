@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::resolve::{answer_source_lines, SOURCE_LINES};
@@ -17,7 +16,9 @@ mod args;
 mod capture;
 mod cgroups;
 mod command;
+mod completions;
 mod controllers;
+mod date;
 mod decision;
 mod destination;
 mod diff;
@@ -30,18 +31,21 @@ mod extract;
 mod failure;
 mod filter;
 mod format;
+mod habits;
 mod hints;
 mod input;
 mod load;
 mod man;
 mod merge;
 mod messages;
+mod names;
 mod observe;
 mod output;
 mod outputs;
 mod own_input;
 mod parquet;
 mod process;
+mod progress;
 mod query;
 mod record;
 mod replay;
@@ -49,6 +53,7 @@ mod report;
 mod run;
 mod sched;
 mod score;
+mod short_help;
 mod signals;
 mod source;
 mod stacks;
@@ -63,6 +68,9 @@ use failure::Failure;
 use output::Stdout;
 use say::say_lines;
 
+/// Columns of `-h` where there is no terminal, as in `--help`.
+const HELP_WIDTH: usize = 100;
+
 const AFTER_HELP: &str = "\
 Exit codes:
   0  the result was written
@@ -74,12 +82,6 @@ Exit codes:
      locality is below --at-least
   128 + N  ended at once by a second signal N (130: Ctrl-C); the first one ends the capture, and the result is written
 With a COMMAND, 1, 3 and 5 come first, then the command's own status (128 + its signal), then 4.";
-
-const COMPLETIONS_EXAMPLES: &str = "\
-Examples:
-  scxprof completions bash > /etc/bash_completion.d/scxprof
-  scxprof completions zsh > /usr/share/zsh/site-functions/_scxprof
-  scxprof completions fish > ~/.config/fish/completions/scxprof.fish";
 
 /// Finds the threads that share memory, and prints the cell configuration that a sched_ext scheduler loads.
 #[derive(Debug, Parser)]
@@ -115,12 +117,7 @@ enum Command {
         /// In hexadecimal
         addresses: Vec<OsString>,
     },
-    /// Print a shell's completions to stdout
-    #[command(after_help = COMPLETIONS_EXAMPLES)]
-    Completions {
-        /// The shell
-        shell: clap_complete::Shell,
-    },
+    Completions(completions::CompletionArgs),
     #[command(hide = true)]
     Man(man::ManArgs),
 }
@@ -137,26 +134,9 @@ fn source_lines(addresses: Vec<OsString>) -> ExitCode {
 pub fn main(args: impl IntoIterator<Item = OsString>, stdout_is_open: bool) -> ExitCode {
     let stdout = Stdout::new(stdout_is_open);
     let args: Vec<OsString> = args.into_iter().collect();
-    let parsed = Args::command().try_get_matches_from(&args).and_then(|matches| {
-        let args = Args::from_arg_matches(&matches).map_err(|error| error.format(&mut Args::command()))?;
-        Ok((args, own_input::check(&matches)))
-    });
-    let args = match parsed {
-        Ok((args, Ok(()))) => args,
-        Ok((_, Err(failure))) => return failure.exit(),
-        Err(error) => {
-            if error.use_stderr() {
-                // This contains the arguments, which may be names of files.
-                say_lines(&error.render().to_string());
-                if let Some(tip) = command_tip(&error, &args) {
-                    say!("{tip}");
-                }
-            } else {
-                // --help and --version; a closed stdout must not cause a panic.
-                let _ = error.print();
-            }
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
-        }
+    let args = match parse(&args) {
+        Ok(args) => args,
+        Err(code) => return code,
     };
     let result = match args.command {
         Command::Run(args) => run::run(&args, stdout),
@@ -176,7 +156,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>, stdout_is_open: bool) -> E
         Command::Score(args) => score::run(&args, stdout),
         Command::Merge(args) => merge::run(&args, stdout),
         Command::Watch(args) => watch::run(&args),
-        Command::Completions { shell } => completions(shell),
+        Command::Completions(args) => completions::run(&args, &Args::command()),
         Command::Man(args) => man::man(&args, Args::command()),
     };
     match result {
@@ -185,27 +165,33 @@ pub fn main(args: impl IntoIterator<Item = OsString>, stdout_is_open: bool) -> E
     }
 }
 
-/// What a person meant who gave `run` or `record` a command without `--`.
-fn command_tip(error: &clap::Error, args: &[OsString]) -> Option<String> {
-    let subcommand = args.get(1)?.to_str().filter(|name| matches!(*name, "run" | "record"))?;
-    let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else { return None };
-    if error.kind() != clap::error::ErrorKind::UnknownArgument || unknown.starts_with('-') {
-        return None;
+/// Parses the command line. A command that reads a profile and names none gets the newest one here.
+fn parse(args: &[OsString]) -> Result<Args, ExitCode> {
+    habits::check(args).map_err(Failure::exit)?;
+    let mut matches = Args::command().try_get_matches_from(args).map_err(|error| tell(&error, args))?;
+    if let Some(args) = names::with_newest(args, &matches).map_err(Failure::exit)? {
+        matches = Args::command().try_get_matches_from(&args).map_err(|error| tell(&error, &args))?;
     }
-    let at = args.iter().position(|arg| arg.to_str() == Some(unknown))?;
-    let (options, command) = args.split_at_checked(at)?;
-    let text = |args: &[OsString]| args.iter().map(|arg| format!(" {}", arg.to_string_lossy())).collect::<String>();
-    Some(format!(
-        "to run a command: scxprof {subcommand}{} --{}",
-        text(options.get(2..).unwrap_or_default()),
-        text(command)
-    ))
+    own_input::check(&matches).map_err(Failure::exit)?;
+    Args::from_arg_matches(&matches).map_err(|error| tell(&error.format(&mut Args::command()), args))
 }
 
-fn completions(shell: clap_complete::Shell) -> Result<(), Failure> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Args::command(), "scxprof", &mut script);
-    output::print(&script).map_err(Failure::NoResult)
+/// Prints what clap says in place of arguments: help, the version, or what is wrong.
+fn tell(error: &clap::Error, args: &[OsString]) -> ExitCode {
+    if error.use_stderr() {
+        // This contains the arguments, which may be names of files.
+        say_lines(&error.render().to_string());
+        return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+    }
+    let is_help = error.kind() == clap::error::ErrorKind::DisplayHelp;
+    let width = width::of(&std::io::stdout()).unwrap_or(HELP_WIDTH);
+    let short = is_help.then(|| short_help::text(Args::command(), args, width)).flatten();
+    // A closed stdout must not cause a panic.
+    let _ = match short {
+        Some(text) => output::print(text.as_bytes()).is_ok(),
+        None => error.print().is_ok(),
+    };
+    ExitCode::SUCCESS
 }
 
 #[cfg(test)]
@@ -228,30 +214,53 @@ mod tests {
     }
 
     #[test]
-    fn a_command_without_dashes_gets_a_tip() {
-        let tip = |line: &str| {
-            let args: Vec<OsString> = line.split(' ').map(Into::into).collect();
-            command_tip(&Args::try_parse_from(&args).unwrap_err(), &args)
-        };
-        assert_eq!(tip("scxprof run true").unwrap(), "to run a command: scxprof run -- true");
-        let tip_of_two = tip("scxprof record -t 5 sleep 10").unwrap();
-        assert_eq!(tip_of_two, "to run a command: scxprof record -t 5 -- sleep 10");
-        assert_eq!(tip("scxprof run --frobnicate"), None);
-        assert_eq!(tip("scxprof extract a b"), None);
+    fn a_command_needs_no_dashes() {
+        let parse = |line: &str| Args::command().try_get_matches_from(line.split(' '));
+        for (line, command) in [
+            ("scxprof run true", "true"),
+            ("scxprof run -- true", "true"),
+            ("scxprof record -t 5 sleep 10", "sleep 10"),
+            ("scxprof record -a sh -c -- x --help -h", "sh -c -- x --help -h"),
+            ("scxprof stacks -g ./server --port 80", "./server --port 80"),
+            ("scxprof sched --by cpu make -j8", "make -j8"),
+            ("scxprof run -v cargo run -- -v", "cargo run -- -v"),
+        ] {
+            let matches = parse(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+            let (_, below) = matches.subcommand().unwrap();
+            let words: Vec<_> = below.get_many::<OsString>("command").unwrap().map(|it| it.to_str().unwrap()).collect();
+            assert_eq!(words.join(" "), command, "{line}");
+        }
+        // An option that is misspelt before it is none of the command's.
+        assert!(parse("scxprof run --frobnicate true").is_err());
+        assert!(parse("scxprof extract a b").is_err());
     }
 
     #[test]
     fn perf_habits_work() {
-        for line in
-            ["run -a -F 99", "run -a -- sleep 10", "run -p 1,2", "record -c 1000", "extract web.tar.gz", "process web"]
-        {
+        for line in [
+            "run -a -F 99",
+            "run -a -- sleep 10",
+            "run -p 1,2",
+            "record -c 1000",
+            "record -g",
+            "record -g --call-graph dwarf,4096 --stacks-freq 49",
+            "record --call-graph fp -a sleep 1",
+            "record --duration 5s -o perf.data",
+            "stacks -g --call-graph dwarf -t 1m",
+            "report -i web",
+            "report --input web",
+            "sched -i web",
+            "extract web.tar.gz",
+            "extract",
+            "process web",
+        ] {
             let args = format!("scxprof {line}");
             assert!(Args::try_parse_from(args.split(' ')).is_ok(), "{line}");
         }
         let error = |line: &str| Args::try_parse_from(line.split(' ')).unwrap_err().to_string();
         assert!(error("scxprof run -p abc").contains("'abc' for '--pid <PID>': not a process id"));
         assert!(error("scxprof run -e cycles").contains("--source pebs, ibs, timer, faults or wakeups"));
-        assert!(error("scxprof extract").contains("required"), "{}", error("scxprof extract"));
+        assert!(error("scxprof record --call-graph lbr").contains("branch records (lbr)"));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `scxprof record`: a capture to a profile, for later or for another host.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::BufWriter;
 use std::os::unix::fs::PermissionsExt;
@@ -7,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{anyhow, Context};
-use clap::Args;
+use clap::{ArgGroup, Args};
 
 use super::args::{RESULT, WATCH};
 use super::capture::{self, CaptureArgs};
@@ -17,26 +18,29 @@ use super::failure::Failure;
 use super::filter::FilterArgs;
 use super::signals::Signals;
 use super::stacks::{self, Unwind};
-use super::{input, messages, process};
+use super::{input, messages, names, process};
+use crate::profile::meta::Host;
 use crate::profile::{pack, ProfileError, Recorder};
 use crate::resolve::Cgroups;
-use crate::sample::Sample;
+use crate::sample::{Sample, Source};
 use crate::session::{Outcome, Progress, Rate, SchedOptions, Sink};
 
 const EXAMPLES: &str = "\
 Examples:
-  sudo scxprof record -t 30                      the host for 30 seconds, to scxprof-TIME.tar.gz
+  sudo scxprof record -t 30                      the host for 30 seconds, to scxprof-HOST-DATE-TIME.tar.gz
+  scxprof record ./server --port 80              a command while it runs
   sudo scxprof record -o web --disable-archive   to the directory web, which perf can read too
-  sudo scxprof record -t 30 --sched --stacks     and what the scheduler did, and which code ran
+  sudo scxprof record -t 30 --sched -g           and what the scheduler did, and which code ran
   sudo scxprof extract -f web                    the configuration that `run` would have printed";
 
 /// Record memory accesses to a profile, for process, extract and perf
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, group(ArgGroup::new("call_stacks").multiple(true)))]
 pub(super) struct RecordArgs {
     #[command(flatten)]
     capture: CaptureArgs,
-    /// The profile's directory, or the name of its archive (.tar.gz) [default: scxprof-TIME]
+    /// The profile's directory, the name of its archive (.tar.gz), or a file for perf (.data), which holds less [default:
+    /// scxprof-HOST-DATE-TIME, in UTC]
     #[arg(short = 'o', long = "output", value_name = "DIR", help_heading = RESULT)]
     output: Option<PathBuf>,
     /// The archive that takes the directory's place [default: DIR.tar.gz]
@@ -64,20 +68,34 @@ pub(super) struct RecordArgs {
         num_args = 0..=1,
         require_equals = true,
         default_missing_value = "",
+        group = "call_stacks",
         help_heading = WATCH
     )]
     stacks: Option<String>,
+    /// The same as --stacks, as perf calls it
+    #[arg(short = 'g', group = "call_stacks", help_heading = WATCH)]
+    graph: bool,
+    /// The same as --stacks --unwind HOW, as perf calls it
+    #[arg(
+        long,
+        value_name = "HOW",
+        group = "call_stacks",
+        conflicts_with = "unwind",
+        value_parser = stacks::unwind,
+        help_heading = WATCH
+    )]
+    call_graph: Option<Unwind>,
     /// With --stacks: samples a second on each CPU [default: 99; each hit of a tracepoint]
     #[arg(
         long,
         value_name = "HZ",
-        requires = "stacks",
+        requires = "call_stacks",
         value_parser = clap::value_parser!(u64).range(1..),
         help_heading = WATCH
     )]
     stacks_freq: Option<u64>,
     /// With --stacks: how stacks are to be unwound, fp or dwarf[,BYTES]; see `scxprof stacks --help`
-    #[arg(long, value_name = "HOW", requires = "stacks", value_parser = stacks::unwind, help_heading = WATCH)]
+    #[arg(long, value_name = "HOW", requires = "call_stacks", value_parser = stacks::unwind, help_heading = WATCH)]
     unwind: Option<Unwind>,
     /// Do not name the code of these lines (sym, dso)
     #[arg(long, help_heading = RESULT, requires = "samples_jsonl")]
@@ -85,6 +103,13 @@ pub(super) struct RecordArgs {
     /// Print how much was recorded
     #[arg(short = 'v', long = "verbose", action = clap::ArgAction::Count, help_heading = RESULT)]
     verbose: u8,
+}
+
+impl RecordArgs {
+    /// True if call stacks are recorded too.
+    fn has_stacks(&self) -> bool {
+        self.stacks.is_some() || self.graph || self.call_graph.is_some()
+    }
 }
 
 /// The samples are only recorded.
@@ -97,6 +122,8 @@ impl Sink for Nowhere {
 /// The destination of the profile as given, and the resolved directories.
 struct Places {
     dir: PathBuf,
+    /// Only the records are kept, as a file of this name.
+    is_records: bool,
     archive: Option<PathBuf>,
     parent: Directory,
     /// The directory of the archive.
@@ -107,12 +134,25 @@ impl Places {
     fn new(args: &RecordArgs) -> Result<Self, Failure> {
         let dir = args.output.clone().unwrap_or_else(|| {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-            PathBuf::from(format!("scxprof-{now}"))
+            let is_taken = |name: &str| {
+                let is = |path: &Path| path.symlink_metadata().is_ok();
+                is(Path::new(name)) || args.archive.is_none() && is(Path::new(&format!("{name}.tar.gz")))
+            };
+            names::by_default(&Host::here(&args.capture.watch.roots()).name, now, is_taken).into()
         });
         if dir == Path::new("-") {
             return Err(Failure::Usage(anyhow!(
                 "-o -: a profile is a directory or an archive, which stdout cannot take"
             )));
+        }
+        let is_records = dir.extension() == Some(OsStr::new("data"));
+        for (option, is_given) in [("-f", args.archive.is_some()), ("--samples-jsonl", args.samples_jsonl)] {
+            if is_records && is_given {
+                return Err(Failure::Usage(anyhow!(
+                    "-o {}: a perf.data alone is written, so {option} is of no use; name a directory or an archive (.tar.gz)",
+                    dir.display()
+                )));
+            }
         }
         let (dir, named) = match dir.to_str().and_then(|name| name.strip_suffix(".tar.gz")) {
             // The name of the archive was given.
@@ -122,11 +162,11 @@ impl Places {
         let name =
             dir.file_name().ok_or_else(|| Failure::Usage(anyhow!("-o {}: not a directory's name", dir.display())))?;
         let parent = directory_of(&dir);
-        let archive = (!args.disable_archive).then(|| {
+        let archive = (!args.disable_archive && !is_records).then(|| {
             args.archive.clone().or(named).unwrap_or_else(|| {
                 let mut name = name.to_owned();
                 name.push(".tar.gz");
-                parent.join(name)
+                dir.with_file_name(name)
             })
         });
         for path in [Some(&dir), archive.as_ref()].into_iter().flatten() {
@@ -139,7 +179,7 @@ impl Places {
         };
         let archives = archive.as_deref().map(|archive| open("-f", directory_of(archive))).transpose()?;
         let parent = open("-o", parent)?;
-        Ok(Self { dir, archive, parent, archives })
+        Ok(Self { dir, is_records, archive, parent, archives })
     }
 
     /// A path to the profile, once it has its name.
@@ -158,9 +198,15 @@ impl Places {
                 shown.display()
             ));
         }
-        fs::rename(&path, self.published()).with_context(|| {
+        let named = if self.is_records { path.join("perf.data") } else { path.clone() };
+        fs::rename(named, self.published()).with_context(|| {
             format!("cannot rename {} to {}: the profile stays where it is", shown.display(), self.dir.display())
-        })
+        })?;
+        if self.is_records {
+            fs::remove_dir_all(&path)
+                .with_context(|| format!("{} is whole, but {} stays too", self.dir.display(), shown.display()))?;
+        }
+        Ok(())
     }
 
     /// Replaces the directory by the archive; the directory stays if the archive cannot be made or the user wants to `stop`.
@@ -199,10 +245,10 @@ pub(super) fn run(args: &RecordArgs) -> Result<(), Failure> {
     if args.sched {
         host.sched = Some(SchedOptions { irq: args.irq, runtime: true, dsq: true });
     }
-    if let Some(name) = &args.stacks {
-        let name = Some(name.as_str()).filter(|name| !name.is_empty());
+    if args.has_stacks() {
+        let name = args.stacks.as_deref().filter(|name| !name.is_empty());
         let rate = args.stacks_freq.map(Rate::Frequency);
-        let event = stacks::event(name, rate, args.unwind, &wanted.watch.roots());
+        let event = stacks::event(name, rate, args.unwind.or(args.call_graph), &wanted.watch.roots());
         host.stacks = Some(event.map_err(|error| Failure::Usage(anyhow!("--stacks {error}")))?);
     }
     let held = capture::hold(&wanted.watch, false)?;
@@ -220,6 +266,12 @@ pub(super) fn run(args: &RecordArgs) -> Result<(), Failure> {
     let rate_before = capture::max_sample_rate();
     host.record = Some(held_open.path());
     let session = capture::start(&wanted.watch, args.verbose, (builder, host), held.as_ref())?;
+    if places.is_records && session.source() == Source::Timer {
+        say!(
+            "note: a perf.data alone has no addresses of the source timer; -o {} keeps them",
+            places.dir.with_extension("tar.gz").display()
+        );
+    }
     let recorder = session.recorder().ok_or_else(|| Failure::NoResult(anyhow!("nothing was recorded")))?;
     let mut command = held.map(super::command::Held::release).transpose().map_err(Failure::Usage)?;
     let tables = (args.verbose > 1).then(|| session.tables());
@@ -301,8 +353,14 @@ mod tests {
         fs::write(dir.join("perf.data"), "x").unwrap();
         let archive = parent.path().join("web.tar.gz");
         let open = || Directory::open(parent.path()).unwrap();
-        let places =
-            Places { dir: dir.clone(), archive: Some(archive.clone()), parent: open(), archives: Some(open()) };
+        let is_records = false;
+        let places = Places {
+            dir: dir.clone(),
+            is_records,
+            archive: Some(archive.clone()),
+            parent: open(),
+            archives: Some(open()),
+        };
         let error = format!("{:#}", places.archive(&|| true).unwrap_err());
         assert!(error.ends_with(&format!("the profile stays in {}: interrupted", dir.display())), "{error}");
         assert!(dir.join("perf.data").exists());

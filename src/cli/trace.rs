@@ -22,7 +22,6 @@ Examples:
   scxprof trace info trace.pb                    what recorded it, its events, and what was lost
   scxprof trace info trace.pftrace.gz --json | jq '.events[0]'
   scxprof trace analyze trace.pb                 CPU use, latencies, interrupts, devices
-  scxprof trace query trace.pb 'SELECT ...'      how DuckDB runs that on its tables
   scxprof sched -f trace.pb --by thread          run time, waits and wakeups of its threads";
 
 const INFO_EXAMPLES: &str = "\
@@ -48,6 +47,8 @@ pub(super) struct TraceArgs {
 enum TraceCommand {
     Info(InfoArgs),
     Analyze(AnalyzeArgs),
+    // Typed all the same, it says the line for DuckDB.
+    #[command(hide = true)]
     Query(QueryArgs),
 }
 

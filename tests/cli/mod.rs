@@ -2,6 +2,7 @@
 
 mod answer;
 mod fleets;
+mod habits;
 mod output;
 mod priority;
 mod scores;

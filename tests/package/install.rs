@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 const SCXPROF: &str = env!("CARGO_BIN_EXE_scxprof");
 /// 2026-11-21.
 const DATE: &str = "1795219200";
-const PAGES: [&str; 20] = [
+const PAGES: [&str; 19] = [
     "",
     "-run",
     "-record",
@@ -21,7 +21,6 @@ const PAGES: [&str; 20] = [
     "-trace",
     "-trace-info",
     "-trace-analyze",
-    "-trace-query",
     "-export",
     "-diff",
     "-score",

@@ -8,6 +8,7 @@ use clap::{Arg, Args, Command};
 use clap_mangen::roff::{bold, italic, roman, Inline, Roff};
 use clap_mangen::Man;
 
+use super::date;
 use super::failure::Failure;
 use super::output::{Output, Readers};
 
@@ -45,19 +46,11 @@ pub(super) fn man(args: &ManArgs, command: Command) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Converts days since 1970 to a Gregorian date: 400 years have 146,097 days; years begin in March here, so that the leap day
-/// is their last.
+/// The date of a time since 1970, up to the year 9999.
 fn date_of_epoch(seconds: &str) -> Option<String> {
-    // Up to the year 9999; earlier dates than 1970 are not used.
     let seconds = seconds.parse::<u64>().ok().filter(|&seconds| seconds < 253_402_300_800)?;
-    let days = seconds / 86_400 + 719_468;
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let (year, month) = if month < 10 { (year, month + 3) } else { (year + 1, month - 9) };
-    Some(format!("{:04}-{month:02}-{day:02}", era * 400 + year))
+    let (year, month, day) = date::of_days(seconds / 86_400);
+    Some(format!("{year:04}-{month:02}-{day:02}"))
 }
 
 /// The date in the first heading that has one.
@@ -81,7 +74,11 @@ fn pages(command: Command, date: &str) -> anyhow::Result<Vec<(String, String)>> 
         root.get_subcommands().filter(|it| !it.is_hide_set()).map(|it| it.clone().mut_args(plain_help)).collect();
     // Each subcommand's own ones stand after it.
     let with_below = listed.into_iter().flat_map(|command| {
-        let below: Vec<_> = command.get_subcommands().map(|it| it.clone().mut_args(plain_help)).collect();
+        let below: Vec<_> = command
+            .get_subcommands()
+            .filter(|it| !it.is_hide_set())
+            .map(|it| it.clone().mut_args(plain_help))
+            .collect();
         std::iter::once(command).chain(below)
     });
     let commands: Vec<_> = std::iter::once(root.clone()).chain(with_below).collect();
@@ -146,7 +143,7 @@ fn page(command: &Command, root: &Command, others: &[&str], date: &str) -> anyho
     }
     examples(&mut roff, &part(&own_help, EXAMPLES));
     let codes = part(if own_help.contains(EXIT_CODES) { &own_help } else { &root_help }, EXIT_CODES);
-    let takes_command = command.has_subcommands() || command.get_positionals().any(Arg::is_last_set);
+    let takes_command = command.has_subcommands() || command.get_positionals().any(Arg::is_trailing_var_arg_set);
     exit_status(&mut roff, codes.iter().copied().filter(|line| takes_command || line.starts_with(' ')));
     entries(&mut roff, "ENVIRONMENT", own.environment);
     entries(&mut roff, "FILES", own.files);

@@ -27,7 +27,6 @@ fn each_subcommand_has_a_page_in_the_usual_order() {
                 "scxprof-trace.1",
                 "scxprof-trace-info.1",
                 "scxprof-trace-analyze.1",
-                "scxprof-trace-query.1",
                 "scxprof-export.1",
                 "scxprof-diff.1",
                 "scxprof-score.1",
@@ -77,7 +76,7 @@ fn each_subcommand_has_a_page_in_the_usual_order() {
         assert!(!below.starts_with(".SH"), "{name} has no description");
     }
     let run = &pages[1].1;
-    assert!(run.contains("\\fBscxprof run\\fR [OPTIONS] [\\-\\- \\fICOMMAND\\fR...]\n"), "{run}");
+    assert!(run.contains("\\fBscxprof run\\fR [OPTIONS] [COMMAND]...\n"), "{run}");
     assert!(run.contains("\\-\\-min\\-share"), "{run}");
     assert!(run.contains(".SH \"SEE ALSO\"\nscxprof(1), scxprof\\-record(1), "), "{run}");
     assert!(run.contains("With a COMMAND, 1, 3 and 5") && !pages[4].1.contains("With a COMMAND, 1, 3 and 5"));

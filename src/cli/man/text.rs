@@ -89,7 +89,8 @@ const RUN: Page = Page {
 const RECORD: Page = Page {
     description: &[
         "Writes what `scxprof run` samples to a directory, and packs that into an archive. Its `perf.data` opens with \
-         perf(1) too. While it is written the profile has a name that begins with a dot.",
+         perf(1) too. While it is written the profile has a name that begins with a dot. Without `-o` it is called by the \
+         host and the time in UTC: `scxprof-HOST-20261125-0913`.",
         "Ctrl-C, SIGTERM or SIGHUP ends the recording, and the profile is whole. Another one while it is archived leaves it as \
          a directory.",
     ],

@@ -2,6 +2,7 @@
 
 mod compare;
 
+use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -18,6 +19,7 @@ use super::filter::{Filter, FilterArgs};
 use super::format;
 use super::input::{self, Damage};
 use super::output::Stdout;
+use super::progress::ProgressLine;
 use super::signals::Signals;
 use super::times::us;
 use crate::host::hierarchy::Mount;
@@ -58,7 +60,7 @@ const DEFAULT_LIMIT: &str = "20";
 #[command(after_help = EXAMPLES, mut_args(text("json", "Print JSON (docs/replay.md has the fields)")))]
 pub(super) struct ReplayArgs {
     /// The recording, of `record --sched` or of `perf sched record`
-    #[arg(short = 'f', long = "file", value_name = "PROFILE", help_heading = INPUT)]
+    #[arg(short = 'f', short_alias = 'i', long = "file", alias = "input", value_name = "PROFILE", help_heading = INPUT)]
     file: PathBuf,
     /// Multiply all recorded times by F: 0.1 is ten times as fast
     #[arg(long, value_name = "F", default_value = "1", allow_negative_numbers = true, value_parser = scale, help_heading = HOW)]
@@ -175,7 +177,7 @@ pub(super) fn run(args: &ReplayArgs, stdout: Stdout) -> Result<(), Failure> {
     let mut compared = None;
     let count = args.loops.unwrap_or(1);
     for number in 1..=count {
-        let played = replayed.play(Under::default(), loops.is_empty(), format!("loop {number} of {count}"))?;
+        let played = replayed.play(Under::default(), loops.is_empty(), &format!("loop {number} of {count}"))?;
         if played.astray > 0 && loops.is_empty() {
             notes.push(format!("{} processes could not go into their cgroup", played.astray));
             say!("note: {} processes could not go into their cgroup", played.astray);
@@ -228,7 +230,7 @@ struct Under<'a> {
 
 impl Replayed<'_> {
     /// `what` is what a person at a terminal reads meanwhile.
-    fn play(&self, under: Under<'_>, is_first: bool, what: String) -> Result<Played, Failure> {
+    fn play(&self, under: Under<'_>, is_first: bool, what: &str) -> Result<Played, Failure> {
         let mut groups = groups(self.args, self.script, self.roots)?;
         // Before there is something to clean up.
         let guard = Guard::start(groups.as_ref()).map_err(failure)?;
@@ -264,14 +266,13 @@ impl Replayed<'_> {
             guard: Some(&guard),
             counted: Some(&misses),
         };
-        let bar = capture::progress_bar(Some(Duration::from_nanos(self.script.window)));
-        bar.set_message(what);
+        let line = RefCell::new(ProgressLine::new(Some(Duration::from_nanos(self.script.window))));
         let begin = Instant::now();
         let played = director.play(&|| {
-            bar.set_position(begin.elapsed().as_secs());
+            line.borrow_mut().show(begin.elapsed(), what);
             self.signals.seen()
         });
-        bar.finish_and_clear();
+        line.borrow_mut().clear();
         played.map_err(failure)
     }
 
@@ -284,7 +285,7 @@ impl Replayed<'_> {
             compare::By::Scheduler => None,
         };
         let layouts = [layout(a), layout(b)];
-        let rates = self.play(Under::default(), true, "counting the work".to_owned())?.rates(self.script);
+        let rates = self.play(Under::default(), true, "counting the work")?.rates(self.script);
         let mut rounds = Vec::new();
         let count = self.args.loops.unwrap_or(COMPARED);
         for round in 0..count {
@@ -293,7 +294,7 @@ impl Replayed<'_> {
                 let scheduled_by = (by == compare::By::Scheduler).then_some(configuration);
                 let what = format!("round {} of {count}: {}", round + 1, configuration.path.display());
                 let under = Under { layout: layout.as_ref(), rates: &rates, scheduled_by };
-                Ok::<ReplayTotals, Failure>(totals(&self.play(under, false, what)?))
+                Ok::<ReplayTotals, Failure>(totals(&self.play(under, false, &what)?))
             };
             // Whichever is first may find another host.
             let (first, second) = (one(round as usize % 2)?, one(1 - round as usize % 2)?);

@@ -52,17 +52,20 @@ pub(super) struct SchedArgs {
     /// Read a recording (of `record --sched`, `perf sched record`, wprof or perfetto) instead of this host's events
     #[arg(
         short = 'f',
+        short_alias = 'i',
         long = "file",
+        alias = "input",
         value_name = "PROFILE",
         help_heading = INPUT,
         conflicts_with_all = ["time", "cpus", "irq", "hints_map", "command", "mmap_pages", "workers", "realtime"]
     )]
     file: Option<PathBuf>,
-    /// How long to watch [default: 10; with a COMMAND until it ends]
+    /// How long to watch: seconds, or a time such as 500ms or 5m [default: 10; with a COMMAND until it ends]
     #[arg(
         short = 't',
         long = "time",
-        value_name = "SECONDS",
+        alias = "duration",
+        value_name = "TIME",
         allow_negative_numbers = true,
         value_parser = seconds,
         help_heading = WATCH
@@ -110,7 +113,7 @@ pub(super) struct SchedArgs {
     #[arg(short = 'v', long = "verbose", action = clap::ArgAction::Count, help_heading = RESULT)]
     verbose: u8,
     /// A command to watch the host for while it runs; its stdout becomes stderr if the result goes to stdout
-    #[arg(last = true, value_name = "COMMAND", help_heading = WATCH)]
+    #[arg(trailing_var_arg = true, value_name = "COMMAND", help_heading = WATCH)]
     command: Vec<OsString>,
 }
 

@@ -29,7 +29,7 @@ const EXAMPLES: &str = "\
 Examples:
   sudo scxprof stacks -t 10                      where the host spends its CPU time, by function
   sudo scxprof stacks -t 10 --by subcell --config cells.json    and which subcells spend it
-  sudo scxprof stacks -e page-faults -c 100 -- ./server         one of 100 page faults of a command
+  sudo scxprof stacks -e page-faults -c 100 ./server            one of 100 page faults of a command
   sudo scxprof stacks -t 10 --flame-graph host.svg              open host.svg in a browser
   sudo scxprof stacks -e sched:sched_switch -p 1234 --folded switches.txt
   sudo scxprof stacks -t 10 --unwind dwarf -p 1234              of a program without frame pointers
@@ -51,7 +51,9 @@ pub(super) struct StacksArgs {
     /// folded text
     #[arg(
         short = 'f',
+        short_alias = 'i',
         long = "file",
+        alias = "input",
         value_name = "FILE",
         help_heading = INPUT,
         conflicts_with_all = ["time", "cpus", "pids", "cgroup", "all", "command", "freq", "count", "unwind", "max_samples", "hints_map"]
@@ -94,8 +96,11 @@ pub(super) struct StacksArgs {
     count: Option<u64>,
     /// How to find the callers of user code: fp, its frame pointers; or dwarf, the call frame information of its files and a
     /// copy of the stack, of BYTES with dwarf,BYTES [default: fp; dwarf copies 8192]
-    #[arg(long, value_name = "HOW", value_parser = unwind, help_heading = WATCH)]
+    #[arg(long, alias = "call-graph", value_name = "HOW", value_parser = unwind, help_heading = WATCH)]
     unwind: Option<Unwind>,
+    /// Call stacks, as perf calls them: they are always taken
+    #[arg(short = 'g', hide = true)]
+    graph: bool,
     /// Stop after so many samples
     #[arg(
         long,
@@ -177,6 +182,7 @@ pub(super) fn unwind(text: &str) -> Result<Unwind, String> {
             Ok(bytes @ 8..=MAX_STACK_DUMP) if bytes % 8 == 0 => Ok(Unwind::Dwarf(bytes)),
             _ => Err(format!("the stack in a sample has 8 to {MAX_STACK_DUMP} bytes, a multiple of 8")),
         },
+        ("lbr", _) => Err("branch records (lbr) are not read; dwarf needs no frame pointers either".to_owned()),
         _ => Err(format!("\"{text}\" is none of fp, dwarf and dwarf,BYTES")),
     }
 }
