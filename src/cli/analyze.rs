@@ -13,7 +13,7 @@ use super::observe;
 use super::output::Stdout;
 use super::signals::Signals;
 use crate::sample::places::{CpuPlace, CpuPlaces};
-use scxprof_base::columns::aligned;
+use scxprof_base::columns::{fitted, wrapped};
 use scxprof_trace::analyze::{Analysis, Id, Method, Options, Report, TextTable, Unavailable};
 
 const EXAMPLES: &str = "\
@@ -116,24 +116,25 @@ pub(super) fn run(args: &AnalyzeArgs, stdout: Stdout) -> Result<(), Failure> {
         let lacking: Vec<String> = report.unavailable.iter().map(Unavailable::sentence).collect();
         return Err(Failure::NoResult(anyhow!("{}: {}", args.file.display(), lacking.join("; "))));
     }
-    let table = || text(report, &observed.losses, !args.only.is_empty());
+    let table = || text(report, &observed.losses, !args.only.is_empty(), output.width());
     let text = args.result.format().render(|| format::json(report), table)?;
     output.write(text.as_bytes(), true).map_err(Failure::NoResult)?;
     observed.check()
 }
 
-fn text(report: &Report, losses: &[String], is_chosen: bool) -> String {
+fn text(report: &Report, losses: &[String], is_chosen: bool, width: Option<usize>) -> String {
     let mut text = String::new();
     for outcome in &report.analyses {
         let analyser = outcome.id().analyser();
         let _ = writeln!(text, "== {}: {}", analyser.id.name(), analyser.says);
-        for TextTable { title, rows } in outcome.tables() {
+        for table in outcome.tables() {
+            let TextTable { title, rows } = &table;
             if rows.is_empty() {
                 continue;
             }
             let separator = if title.is_empty() { "\n".to_owned() } else { format!("\n{title}\n") };
             text.push_str(&separator);
-            text.push_str(&aligned(&rows));
+            text.push_str(&fitted(rows, &table.columns(), width));
         }
         text.push('\n');
     }
@@ -148,7 +149,7 @@ fn text(report: &Report, losses: &[String], is_chosen: bool) -> String {
     for line in losses {
         let _ = writeln!(text, "! {line}");
     }
-    text
+    wrapped(&text, width)
 }
 
 #[cfg(test)]

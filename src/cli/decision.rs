@@ -18,6 +18,8 @@ use crate::report::{self, Report};
 use crate::sample::places::CpuPlaces;
 use crate::sample::Source;
 use crate::session::{Analysis, AnalysisOptions, Error, Outcome, Sampled, SchedSink};
+use scxprof_base::columns::wrapped;
+use scxprof_base::escape;
 
 /// What to decide.
 #[derive(Debug, Args)]
@@ -263,22 +265,23 @@ impl Decided {
     pub(super) fn show(&self, report: &Report, mut outputs: Outputs, ends: &mut Ends) {
         let Shown { printed, verbose } = self.shown;
         let to_stdout = matches!(printed, Printed::Answer | Printed::Summary);
-        let width = if to_stdout { width::of(&std::io::stdout()) } else { width::of(&std::io::stderr()) };
+        let width = if to_stdout { outputs.width() } else { width::of(&std::io::stderr()) };
         let mut text = self.head.clone() + &report::answer(report, width);
         if verbose > 0 {
             let cgroups = cgroups::text(&self.found);
-            text = format!("{text}\n{}{}{cgroups}", messages::tables(verbose, report), self.summary);
+            text = format!("{text}\n{}{}{cgroups}", messages::tables(verbose, report, width), self.summary);
         }
         if printed == Printed::Answer && self.found.decision().refused.is_none() {
             text.push_str(messages::TO_WRITE);
         }
+        let text = wrapped(&text, width);
         match printed {
             Printed::Json => {
                 let json = report.to_json().context("cannot write the report").map_err(Failure::NoResult);
                 ends.note(Step::Result, json.and_then(|json| outputs.write_result(json.as_bytes())));
             }
             Printed::Answer | Printed::Summary => {
-                let text = scxprof_base::escape::lines(&text);
+                let text = escape::lines(&text);
                 ends.note(Step::Result, outputs.write_result(text.as_bytes()));
             }
             Printed::Configuration if self.has_answer() => say_lines(&text),

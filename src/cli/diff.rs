@@ -17,6 +17,7 @@ use crate::host::open;
 use crate::report::Difference;
 use crate::report::{Report, VERSION};
 use crate::session::Error;
+use scxprof_base::columns::wrapped;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -76,7 +77,10 @@ fn compare(args: &DiffArgs, stdout: Stdout) -> Result<bool, Failure> {
     let before = load(&args.a, args, &signals)?;
     let after = load(&args.b, args, &signals)?;
     let difference = Difference::new(&before, &after);
-    let text = args.result.format().render(|| Ok(difference.to_json()?), || difference.to_string())?;
+    let text = args
+        .result
+        .format()
+        .render(|| Ok(difference.to_json()?), || wrapped(&difference.to_string(), output.width()))?;
     output.write(text.as_bytes(), true).map_err(Failure::NoResult)?;
     Ok(difference.same)
 }

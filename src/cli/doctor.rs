@@ -12,6 +12,7 @@ use super::args::seconds;
 use super::failure::Failure;
 use super::format;
 use super::output;
+use super::width;
 use crate::doctor::{self, selftest, Style};
 use crate::host::Roots;
 use scxprof_base::escape;
@@ -68,7 +69,7 @@ pub(super) fn run(args: &DoctorArgs) -> Result<(), Failure> {
         (Some(tests), false) => escape::lines(&selftest::block(&report, tests)),
         (None, false) => {
             let color = std::io::stdout().is_terminal() && may_color(|name| std::env::var_os(name));
-            doctor::table(&report, Style { color })
+            doctor::table(&report, Style { color, width: width::of(&std::io::stdout()) })
         }
     };
     output::print(text.as_bytes()).map_err(Failure::NoResult)?;

@@ -6,11 +6,11 @@ use std::path::Path;
 use anyhow::anyhow;
 
 use super::failure::Failure;
-use super::times::{incomplete, ms, us};
+use super::times::{incomplete, mark, ms, us};
 use crate::host::Roots;
 use crate::sampler::tracepoints::has_scheduler;
-use crate::session::{Outcome, SchedSink};
-use scxprof_base::columns::aligned;
+use crate::session::{Outcome, SchedLoss, SchedSink};
+use scxprof_base::columns::{fitted, Column};
 use scxprof_sched::dsqs::DsqLine;
 
 /// Before watching: an error if there can be no dispatch queues.
@@ -54,8 +54,29 @@ pub(super) fn found(
     Ok(lines)
 }
 
-/// `window` is the observed time in ns.
-pub(super) fn table(lines: &[DsqLine], stats: &SchedSink) -> String {
+/// How columns give way. Those of depth and waits need the first of them, which says what they are.
+const COLUMNS: [Column; 15] = [
+    Column::name(0),
+    Column::number(1),
+    Column::number(6),
+    Column::number(7),
+    Column::number(2),
+    Column::number(7),
+    Column::number(3),
+    Column::number(4),
+    Column::number(5),
+    Column::number(1),
+    Column::number(6),
+    Column::number(6),
+    Column::number(2),
+    Column::number(3),
+    Column::number(5),
+];
+
+/// One line for each dispatch queue.
+pub(super) fn table(lines: &[DsqLine], (stats, loss): (&SchedSink, &SchedLoss), width: Option<usize>) -> String {
+    let mark_of = |line: &DsqLine| mark(line.losses, line.inserted + line.moved + line.dispatched, loss);
+    // The observed time is in ns.
     let (unknown, window) = (stats.unknown_dsqs(), stats.window());
     let head = [
         "DSQ",
@@ -76,7 +97,7 @@ pub(super) fn table(lines: &[DsqLine], stats: &SchedSink) -> String {
     ];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     rows.extend(lines.iter().map(|line| {
-        let mark = if line.losses > 0 { "!" } else { "" };
+        let mark = mark_of(line);
         let wait = &line.wait;
         vec![
             format!("{mark}{}", line.name),
@@ -100,7 +121,7 @@ pub(super) fn table(lines: &[DsqLine], stats: &SchedSink) -> String {
             },
         ]
     }));
-    let mut text = aligned(&rows);
+    let mut text = fitted(&rows, &COLUMNS, width);
     let _ = write!(text, "\n{} dispatch queues, {:.3} s", lines.len(), window as f64 / 1e9);
     if unknown > 0 {
         let _ = write!(
@@ -108,7 +129,7 @@ pub(super) fn table(lines: &[DsqLine], stats: &SchedSink) -> String {
             "\n{unknown} times a thread got a CPU from a queue that is not known, as that of an idle CPU is not"
         );
     }
-    if lines.iter().any(|line| line.losses > 0) {
+    if lines.iter().any(|line| !mark_of(line).is_empty()) {
         text += incomplete(stats);
     }
     text + "\n"

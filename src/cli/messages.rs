@@ -14,6 +14,7 @@ use crate::report::{self, Report};
 use crate::sample::Source;
 use crate::sampler::loss::Loss;
 use crate::session::{Outcome, RecoveryStats, Sampled};
+use scxprof_base::columns::wrapped;
 use scxprof_recover::Unrecovered;
 
 /// The letters of methods as [`crate::sample::Method`] has them, in words.
@@ -168,15 +169,15 @@ fn yield_text(verbose: u8, recovery: &RecoveryStats) -> String {
     lines.join("\n")
 }
 
-/// The tables of `-v` and `-vv`.
-pub(super) fn tables(verbose: u8, report: &Report) -> String {
-    let mut text = report::table(report);
+/// The tables of `-v` and `-vv`, in lines of this width.
+pub(super) fn tables(verbose: u8, report: &Report, width: Option<usize>) -> String {
+    let mut text = report::table(report, width);
     if let Some(wakeups) = &report.wakeups {
-        text.push_str(&wakeups.text());
+        text.push_str(&wrapped(&wakeups.text(), width));
     }
     if verbose > 1 {
-        text.push_str(&report::matrix(report));
-        text.push_str(&report::hot_lines(report));
+        text.push_str(&report::matrix(report, width));
+        text.push_str(&report::hot_lines(report, width));
     }
     text
 }

@@ -13,6 +13,7 @@ use tempfile::NamedTempFile;
 
 use super::destination::{find, Destination, DestinationError, Directory, There};
 use super::failure::Failure;
+use super::width;
 
 /// The stdout of this process, as it was when it began: a result that goes to a closed stdout would be lost silently, as Rust
 /// opens /dev/null in its place. Each command that prints gets it.
@@ -136,6 +137,15 @@ impl Output {
         // Created only to check that it can be.
         replaced.check().map_err(|error| anyhow!("{}", error.kind()))?;
         Ok(Self::File(replaced))
+    }
+
+    /// The columns of text for people there; `None` if it has as many as it needs, as in a file.
+    pub(super) fn width(&self) -> Option<usize> {
+        match self {
+            Self::Stdout => width::of(&io::stdout()),
+            Self::Special { file, .. } => width::of(file),
+            Self::File(_) => None,
+        }
     }
 
     /// True if both would write the same file.

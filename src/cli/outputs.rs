@@ -187,6 +187,11 @@ impl Outputs {
         self.evidence.take().map_or(Ok(()), |to| to.write(found))
     }
 
+    /// The columns of text for people where the result goes.
+    pub(super) fn width(&self) -> Option<usize> {
+        self.result.as_ref().and_then(Output::width)
+    }
+
     /// Writes the result, of which there is one.
     pub(super) fn write_result(&mut self, bytes: &[u8]) -> Done {
         self.result.take().map_or(Ok(()), |output| output.write(bytes, true).map_err(Failure::NoResult))

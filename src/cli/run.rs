@@ -183,7 +183,7 @@ fn judge(
         error => Failure::NoResult(error.into()),
     })?;
     let report = score::judge(&found, configurations, &args.judge);
-    let text = score::print(&report, &args.judge)?;
+    let text = score::print(&report, &args.judge, outputs.width())?;
     ends.note(Step::Result, outputs.write_result(text.as_bytes()));
     ends.note(Step::Score, score::check(&report, &args.judge));
     Ok(())

@@ -124,7 +124,7 @@ pub(super) fn run(args: &ScoreArgs, stdout: Stdout) -> Result<(), Failure> {
         error => Failure::NoResult(error.into()),
     })?;
     let report = judge(&found, &configurations, &args.judge);
-    let text = print(&report, &args.judge)?;
+    let text = print(&report, &args.judge, output.width())?;
     let mut ends = Ends::default();
     ends.note(Step::Result, output.write(text.as_bytes(), true).map_err(Failure::NoResult));
     ends.note(Step::Score, check(&report, &args.judge));
@@ -151,8 +151,8 @@ pub(super) fn judge(found: &Analysis, configurations: &[(String, Placement)], ar
 }
 
 /// The scores as they are printed.
-pub(super) fn print(report: &ScoreReport, args: &JudgeArgs) -> Result<String, Failure> {
-    Format::new(args.json).render(|| Ok(report.to_json()?), || report.text())
+pub(super) fn print(report: &ScoreReport, args: &JudgeArgs, width: Option<usize>) -> Result<String, Failure> {
+    Format::new(args.json).render(|| Ok(report.to_json()?), || report.text(width))
 }
 
 /// Compares the scores with what is wanted.

@@ -14,7 +14,7 @@ use super::observe::{observe, Observed};
 use super::output::Stdout;
 use super::query::{self, QueryArgs};
 use super::signals::Signals;
-use scxprof_base::columns::aligned;
+use scxprof_base::columns::{fitted, wrapped, Column};
 use scxprof_trace::Count;
 
 const EXAMPLES: &str = "\
@@ -76,7 +76,7 @@ fn info(args: &InfoArgs, stdout: Stdout) -> Result<(), Failure> {
     let output = args.result.file.open(stdout)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let observed = observe(&args.file, &signals, |_| None)?;
-    let text = args.result.format().render(|| format::json(&observed.info), || table(&observed))?;
+    let text = args.result.format().render(|| format::json(&observed.info), || table(&observed, output.width()))?;
     output.write(text.as_bytes(), true).map_err(Failure::NoResult)?;
     if !observed.has_events {
         return Err(Failure::NoResult(anyhow!("{} has no events", args.file.display())));
@@ -84,7 +84,11 @@ fn info(args: &InfoArgs, stdout: Stdout) -> Result<(), Failure> {
     observed.check()
 }
 
-fn table(observed: &Observed) -> String {
+/// How columns give way.
+const COUNTS: [Column; 2] = [Column::name(0), Column::number(0)];
+const LACKS: [Column; 2] = [Column::name(0), Column::name(0)];
+
+fn table(observed: &Observed, width: Option<usize>) -> String {
     let info = &observed.info;
     let seconds = |ns: u64| format!("{:.9}", ns as f64 / 1e9);
     let or_dash = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
@@ -105,11 +109,11 @@ fn table(observed: &Observed) -> String {
         rows.push(vec!["call stacks".to_owned(), info.stacks.to_string()]);
     }
     rows.extend(info.attributes.iter().map(|(key, value)| vec![key.clone(), value.clone()]));
-    let width = rows.iter().filter_map(|row| row.first()).map(String::len).max().unwrap_or(0);
+    let left = rows.iter().filter_map(|row| row.first()).map(String::len).max().unwrap_or(0);
     let mut text = String::new();
     for row in &rows {
         if let [key, value] = row.as_slice() {
-            let _ = writeln!(text, "{key:width$}  {value}");
+            let _ = writeln!(text, "{key:left$}  {value}");
         }
     }
     for (head, counts) in [
@@ -122,7 +126,7 @@ fn table(observed: &Observed) -> String {
         }
         let mut rows = vec![vec![head.to_owned(), "COUNT".to_owned()]];
         rows.extend(counts.iter().map(|Count { name, count }| vec![name.clone(), count.to_string()]));
-        let _ = write!(text, "\n{}", aligned(&rows));
+        let _ = write!(text, "\n{}", fitted(&rows, &COUNTS, width));
         if !text.ends_with('\n') {
             text.push('\n');
         }
@@ -133,12 +137,12 @@ fn table(observed: &Observed) -> String {
     let _ = writeln!(text, "\nAnalysers that can run: {names}");
     let mut rows = vec![vec!["ANALYSER THAT CANNOT".to_owned(), "IT NEEDS".to_owned()]];
     rows.extend(others.iter().map(|other| vec![other.id.name().to_owned(), other.lacks.join("; ")]));
-    let _ = write!(text, "{}", aligned(&rows));
+    let _ = write!(text, "{}", fitted(&rows, &LACKS, width));
     if !observed.losses.is_empty() {
         text.push('\n');
     }
     for line in &observed.losses {
         let _ = writeln!(text, "! {line}");
     }
-    text
+    wrapped(&text, width)
 }

@@ -7,7 +7,7 @@ use super::args::RESULT;
 use super::times::us;
 use crate::config::Placement;
 use crate::session::SchedSink;
-use scxprof_base::columns::aligned;
+use scxprof_base::columns::{fitted, Column};
 use scxprof_sched::wakers::report::{ChainLine, EdgeLine, Level, Party, PreemptionLine, Report, Within};
 use scxprof_sched::wakers::{Locality, MAX_LENGTH};
 
@@ -79,7 +79,7 @@ impl FoundWakers {
 }
 
 /// Three tables and a line of what they add up to.
-pub(super) fn table(FoundWakers { report, within, group }: &FoundWakers) -> String {
+pub(super) fn table(FoundWakers { report, within, group }: &FoundWakers, width: Option<usize>) -> String {
     let percent = |part: u64, of: u64| format!("{:.1} %", 100.0 * part as f64 / of.max(1) as f64);
     let (counts, places) = (&report.counts, &report.places);
     let total = places.total();
@@ -108,7 +108,7 @@ pub(super) fn table(FoundWakers { report, within, group }: &FoundWakers) -> Stri
             lines.push(format!("{count} {what}"));
         }
     }
-    [edges(report), preemptions(report), chains(report), lines.join("\n") + "\n"].concat()
+    [edges(report, width), preemptions(report, width), chains(report, width), lines.join("\n") + "\n"].concat()
 }
 
 /// Name, and thread id or cgroup.
@@ -126,8 +126,27 @@ fn head(level: Level, [first, second]: [&str; 2], more: &[&str]) -> Vec<String> 
     [first, id, second, id].iter().chain(more).map(|&it| it.to_owned()).collect()
 }
 
-fn edges(report: &Report) -> String {
+/// How the columns of what identifies a party give way.
+fn id_column(level: Level) -> Column {
+    match level {
+        Level::Thread => Column::number(3),
+        Level::Class => Column::name(3),
+    }
+}
+
+fn edges(report: &Report, width: Option<usize>) -> String {
     let level = report.level;
+    let id = id_column(level);
+    let columns = [
+        Column::name(0),
+        id,
+        Column::name(0),
+        id,
+        Column::number(0),
+        Column::number(2),
+        Column::number(1),
+        Column::number(2),
+    ];
     let more = ["WAKEUPS", "%SAME-CPU", "LAT.MEAN(us)", "MAX"];
     let mut rows = vec![head(level, ["WAKER", "WAKEE"], &more)];
     rows.extend(report.edges.iter().map(|edge: &EdgeLine| {
@@ -140,11 +159,13 @@ fn edges(report: &Report) -> String {
         row.extend([edge.wakeups.to_string(), here, us(edge.latency.mean_ns), us(edge.latency.max_ns)]);
         row
     }));
-    format!("{}{} of {} edges\n\n", aligned(&rows), report.edges.len(), report.edge_count)
+    format!("{}{} of {} edges\n\n", fitted(&rows, &columns, width), report.edges.len(), report.edge_count)
 }
 
-fn preemptions(report: &Report) -> String {
+fn preemptions(report: &Report, width: Option<usize>) -> String {
     let level = report.level;
+    let id_column = id_column(level);
+    let columns = [Column::name(0), id_column, Column::name(0), id_column, Column::number(0)];
     // Of threads that were preempted the classes are kept.
     let second = |party: &Party| match level {
         Level::Thread => party.pid.map_or("-".to_owned(), |pid| pid.to_string()),
@@ -159,10 +180,11 @@ fn preemptions(report: &Report) -> String {
         [line.thread.name.clone(), second(&line.thread), name, by.map_or("-".to_owned(), second), times]
     }));
     let (shown, count) = (report.preempted.len(), report.preempted_count);
-    format!("{}{shown} of {count} pairs, {} preemptions\n\n", aligned(&rows), report.counts.preemptions)
+    format!("{}{shown} of {count} pairs, {} preemptions\n\n", fitted(&rows, &columns, width), report.counts.preemptions)
 }
 
-fn chains(report: &Report) -> String {
+fn chains(report: &Report, width: Option<usize>) -> String {
+    let columns = [Column::number(0), Column::number(1), Column::name(0)];
     // The blank makes it a column of text.
     let mut rows = vec![["CHAIN(us)", "LENGTH", "THREADS THAT WAKE EACH OTHER"].map(str::to_owned)];
     rows.extend(report.chains.iter().map(|chain: &ChainLine| {
@@ -185,6 +207,6 @@ fn chains(report: &Report) -> String {
     ];
     let lengths = lengths.map(|(length, count)| format!("{length}: {count}")).join(", ");
     let (p50, p99) = (us(latency.p50_ns), us(latency.p99_ns));
-    let text = aligned(&rows);
+    let text = fitted(&rows, &columns, width);
     format!("{text}Chains by length: {lengths}; below {MAX_LENGTH}, latency P50 {p50} us, P99 {p99} us\n\n")
 }

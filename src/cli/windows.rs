@@ -14,7 +14,7 @@ use crate::resolve::Cgroups;
 use crate::sample::sched::SchedEvent;
 use crate::sample::Sample;
 use crate::session::Sink;
-use scxprof_base::columns::aligned;
+use scxprof_base::columns::{fitted, Column};
 use scxprof_sched::{csv_header, csv_row, Category, NamedWindow, Summary, Window, WindowOptions, Windows};
 
 /// Bytes of lines that are kept in memory before they go to a temporary file.
@@ -165,8 +165,12 @@ impl Sink for WindowSink {
     }
 }
 
+/// How columns give way.
+const COLUMNS: [Column; 6] =
+    [Column::name(0), Column::number(0), Column::number(4), Column::number(3), Column::number(1), Column::number(2)];
+
 /// The summary as a table.
-pub(super) fn table(summary: &Summary) -> String {
+pub(super) fn table(summary: &Summary, width: Option<usize>) -> String {
     let head = ["CPUS IN USE BY", "MEAN", "P50", "P95", "P99", "MAX"];
     let mut rows = vec![head.map(str::to_owned)];
     for column in &summary.columns {
@@ -180,8 +184,8 @@ pub(super) fn table(summary: &Summary) -> String {
             number(column.max),
         ]);
     }
-    let width = summary.width as f64 / 1e6;
-    format!("{}\n{} windows of {width} ms\n", aligned(&rows), summary.windows)
+    let of_each = summary.width as f64 / 1e6;
+    format!("{}\n{} windows of {of_each} ms\n", fitted(&rows, &COLUMNS, width), summary.windows)
 }
 
 #[cfg(test)]

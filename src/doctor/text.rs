@@ -3,10 +3,15 @@
 use std::fmt::Write;
 
 use super::check::{CheckState, Report};
+use scxprof_base::columns::wrapped;
 use scxprof_base::escape;
 
 /// Columns of the whole table.
 const WIDTH: usize = 100;
+/// Below this, what is said of a check begins below its name.
+const NARROW: usize = 70;
+/// How far it is indented there.
+const INDENT: usize = 4;
 /// Columns of a name and of a state, with the space after each.
 const NAME: usize = 15;
 const STATE: usize = 12;
@@ -16,6 +21,8 @@ const STATE: usize = 12;
 pub struct Style {
     /// With the colours of a terminal.
     pub color: bool,
+    /// The columns of the terminal, if no line may be longer; a wide one is not used up.
+    pub width: Option<usize>,
 }
 
 impl CheckState {
@@ -33,7 +40,12 @@ impl CheckState {
 /// The report with one or more lines per check, section by section.
 #[must_use]
 pub fn table(report: &Report, style: Style) -> String {
-    let mut text = format!("scxprof {} on {}\n", report.scxprof, machine(report));
+    let width = style.width.map_or(WIDTH, |width| width.min(WIDTH));
+    let is_narrow = width < NARROW;
+    let indent = if is_narrow { INDENT } else { 2 + NAME + STATE };
+    let room = width.saturating_sub(indent).max(1);
+    let head = format!("scxprof {} on {}\n", report.scxprof, machine(report));
+    let mut text = wrapped(&head, style.width);
     let mut section = None;
     // Writing to a String cannot fail.
     for check in &report.checks {
@@ -42,13 +54,17 @@ pub fn table(report: &Report, style: Style) -> String {
             let _ = writeln!(text, "\n{}", check.section.name());
         }
         let (on, off) = if style.color { (check.state.color(), "\x1b[0m") } else { ("", "") };
-        let _ = write!(text, "  {:NAME$}{on}{:STATE$}{off}", check.name, check.state);
-        let mut lines = wrap(&check.why);
+        let _ = if is_narrow {
+            writeln!(text, "  {:NAME$}{on}{}{off}", check.name, check.state)
+        } else {
+            write!(text, "  {:NAME$}{on}{:STATE$}{off}", check.name, check.state)
+        };
+        let mut lines = wrap(&check.why, room, style.width.is_some());
         if let Some(help) = &check.help {
-            lines.extend(wrap(&format!("help: {help}")));
+            lines.extend(wrap(&format!("help: {help}"), room, style.width.is_some()));
         }
         for (index, line) in lines.iter().enumerate() {
-            let indent = if index == 0 { 0 } else { 2 + NAME + STATE };
+            let indent = if index == 0 && !is_narrow { 0 } else { indent };
             let _ = writeln!(text, "{:indent$}{line}", "");
         }
     }
@@ -62,9 +78,8 @@ pub(super) fn machine(report: &Report) -> String {
     format!("Linux {}, {}, {}, {cpus}", known(&report.kernel), report.arch, known(&report.cpu))
 }
 
-/// Wraps the text to the remaining width; a longer word gets its own line.
-fn wrap(text: &str) -> Vec<String> {
-    let width = WIDTH - 2 - NAME - STATE;
+/// Wraps the text to this width. A longer word gets its own line, or several if it must not be longer.
+fn wrap(text: &str, width: usize, divides: bool) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = String::new();
     for word in text.split_whitespace().map(escape::line) {
@@ -75,6 +90,11 @@ fn wrap(text: &str) -> Vec<String> {
             line.push(' ');
         }
         line.push_str(&word);
+        while divides && line.chars().count() > width {
+            let at = line.char_indices().nth(width).map_or(line.len(), |(at, _)| at);
+            let rest = line.split_off(at);
+            lines.push(std::mem::replace(&mut line, rest));
+        }
     }
     lines.push(line);
     lines
@@ -88,9 +108,13 @@ mod tests {
     proptest! {
         #[test]
         fn no_word_is_lost_and_no_line_too_long(words in prop::collection::vec("[a-z]{1,30}", 0..60)) {
-            let lines = wrap(&words.join(" "));
-            prop_assert!(lines.iter().all(|line| line.len() <= WIDTH - 2 - NAME - STATE));
+            let room = WIDTH - 2 - NAME - STATE;
+            let lines = wrap(&words.join(" "), room, false);
+            prop_assert!(lines.iter().all(|line| line.len() <= room));
             prop_assert_eq!(lines.join(" "), words.join(" "));
+            let narrow = wrap(&words.join(" "), 20, true);
+            prop_assert!(narrow.iter().all(|line| line.len() <= 20));
+            prop_assert_eq!(narrow.concat().replace(' ', ""), words.concat());
         }
     }
 }

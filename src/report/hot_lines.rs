@@ -3,11 +3,25 @@
 use super::memory::{Granule, LineThread};
 use super::model::Report;
 use crate::cluster::LineSharing;
-use scxprof_base::columns::aligned;
+use scxprof_base::columns::{fitted, Column};
 
-/// The hottest written lines that threads share, each with its threads and its code. Empty where there are none.
+/// How columns give way.
+const COLUMNS: [Column; 8] = [
+    // Memory is told apart by the numbers at its end.
+    Column::name(0).at_least(34),
+    Column::name(2),
+    Column::number(0),
+    Column::number(5),
+    Column::number(4),
+    Column::number(3),
+    Column::number(6),
+    Column::name(1),
+];
+
+/// The hottest written lines that threads share, each with its threads and its code. Empty where there are none; no line is
+/// longer than `width`.
 #[must_use]
-pub fn hot_lines(report: &Report) -> String {
+pub fn hot_lines(report: &Report, width: Option<usize>) -> String {
     if report.lines.is_empty() {
         return String::new();
     }
@@ -28,7 +42,7 @@ pub fn hot_lines(report: &Report) -> String {
             rows.push(row);
         }
     }
-    aligned(&rows)
+    fitted(&rows, &COLUMNS, width)
 }
 
 fn row(first: String) -> [String; 8] {
@@ -84,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_line_has_its_threads_and_its_code() {
-        let text = hot_lines(&made());
+        let text = hot_lines(&made(), None);
         let expected = "\
 hot line               sharing  accesses  loads  stores  hitm  threads  bytes or code
 total+0x0 (server)       false         5      4       1     0        3
@@ -96,8 +110,8 @@ total+0x0 (server)       false         5      4       1     0        3
         assert_eq!(text, expected, "\n{text}");
         let mut report = made();
         report.lines[0].code[0].accesses = 0.4;
-        assert!(!hot_lines(&report).contains("push"), "no row of 0");
+        assert!(!hot_lines(&report, None).contains("push"), "no row of 0");
         report.lines.clear();
-        assert_eq!(hot_lines(&report), "");
+        assert_eq!(hot_lines(&report, None), "");
     }
 }

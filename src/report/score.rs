@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 
 use super::across::CellSharing;
-use scxprof_base::columns::aligned;
+use scxprof_base::columns::{fitted, wrapped, Column};
 use scxprof_base::escape;
 
 /// The scores of configurations for the same samples. Parts are of 1.
@@ -156,6 +156,12 @@ pub struct UnmatchedThreads {
     pub share: f64,
 }
 
+/// How the columns of configurations give way.
+const CONFIGURATIONS: [Column; 5] =
+    [Column::name(0), Column::number(0), Column::number(1), Column::number(2), Column::number(3)];
+/// The same of cells and subcells.
+const SUBCELLS: [Column; 6] =
+    [Column::name(0), Column::number(3), Column::number(2), Column::number(0), Column::number(1), Column::number(4)];
 /// Lines of pairs and of names in the text.
 const LINES: usize = 8;
 
@@ -168,9 +174,9 @@ impl ScoreReport {
         serde_json::to_string_pretty(self).map(|text| escape::json(text) + "\n")
     }
 
-    /// As text for people.
+    /// As text for people; no line is longer than `width`.
     #[must_use]
-    pub fn text(&self) -> String {
+    pub fn text(&self, width: Option<usize>) -> String {
         let mut text = String::new();
         let _ = writeln!(
             text,
@@ -196,10 +202,10 @@ impl ScoreReport {
             let none = || "-".to_owned();
             rows.push(["(with CPUs for all groups)".to_owned(), percent(found), none(), none(), none()]);
         }
-        text += &aligned(&rows);
+        text += &fitted(&rows, &CONFIGURATIONS, width);
         for score in &self.configurations {
             let _ = writeln!(text, "\n{}", score.name);
-            text += &score.text();
+            text += &score.text(width);
         }
         if !self.across_cells.is_empty() {
             text += "\nShared across cells, as --cell makes them:\n";
@@ -210,7 +216,7 @@ impl ScoreReport {
         if self.across_cells.len() > LINES {
             let _ = writeln!(text, "  {} more (--json has all)", self.across_cells.len() - LINES);
         }
-        text
+        wrapped(&text, width)
     }
 }
 
@@ -233,7 +239,7 @@ impl Score {
         [self.name.clone(), part(self.locality), part(self.locality_below_best), part(self.score), range(self.interval)]
     }
 
-    fn text(&self) -> String {
+    fn text(&self, width: Option<usize>) -> String {
         let mut text = String::new();
         let mut rows = vec![["CELL/SUBCELL", "THREADS", "CPUS", "AVOIDS", "INTERVAL", "AT-MOST"].map(str::to_owned)];
         for cell in &self.cells {
@@ -260,7 +266,7 @@ impl Score {
                 ]);
             }
         }
-        text += &aligned(&rows);
+        text += &fitted(&rows, &SUBCELLS, width);
         let mut section = |title: &str, count: usize, lines: &mut dyn Iterator<Item = String>| {
             if count > 0 {
                 let _ = writeln!(text, "{title}");

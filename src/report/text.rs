@@ -3,14 +3,26 @@
 use std::fmt::Write as _;
 
 use super::model::{CellReport, Report, SubcellReport};
-use scxprof_base::columns::aligned;
+use scxprof_base::columns::{fitted, wrapped, Column};
 
 /// Pairs of cells that are listed.
 const PAIRS: usize = 8;
 
-/// The table of subcells, and their locality compared with that of grouping by name.
+/// How the columns of subcells give way where a line has no room.
+const COLUMNS: [Column; 8] = [
+    Column::name(0).at_least(24),
+    Column::number(1),
+    Column::number(4),
+    Column::number(3),
+    Column::number(0),
+    Column::number(5),
+    Column::number(2),
+    Column::name(6),
+];
+
+/// The table of subcells, and their locality compared with that of grouping by name; no line is longer than `width`.
 #[must_use]
-pub fn table(report: &Report) -> String {
+pub fn table(report: &Report, width: Option<usize>) -> String {
     let head = ["subcell", "threads", "samples", "share", "locality", "stability", "confidence", "hottest page"];
     let mut rows = vec![head.map(str::to_owned)];
     for cell in &report.cells {
@@ -18,7 +30,7 @@ pub fn table(report: &Report) -> String {
             rows.push(row(name_of(cell, subcell), subcell));
         }
     }
-    let mut text = aligned(&rows);
+    let mut text = fitted(&rows, &COLUMNS, width);
     let percent = |part: f64| format!("{:.1}%", part * 100.0);
     if let (Some(own), Some(by_name)) = (report.locality, report.locality_by_name) {
         let _ = writeln!(text, "Locality captured: {} (grouping by name: {})", percent(own), percent(by_name));
@@ -35,7 +47,7 @@ pub fn table(report: &Report) -> String {
     for pair in report.across_cells.iter().take(PAIRS) {
         let _ = writeln!(text, "Shared across cells: {}", pair.text());
     }
-    text
+    wrapped(&text, width)
 }
 
 /// What a subcell is called in the tables; a cell that is not divided has its own name.
@@ -65,8 +77,9 @@ fn row(name: String, subcell: &SubcellReport) -> [String; 8] {
 }
 
 /// The misses that are avoided between each two subcells as a matrix; those within one on its diagonal. Empty without sharing.
+/// Where `width` has no room for all the last columns are left out.
 #[must_use]
-pub fn matrix(report: &Report) -> String {
+pub fn matrix(report: &Report, width: Option<usize>) -> String {
     // In the order of the table.
     let all = report.cells.iter().flat_map(|cell| cell.subcells.iter().map(|it| name_of(cell, it)));
     let shares = |name: &String| report.sharing.iter().any(|it| it.misses >= 0.5 && (it.a == *name || it.b == *name));
@@ -84,10 +97,10 @@ pub fn matrix(report: &Report) -> String {
     }
     for (a, number) in names.iter().zip(1..) {
         let mut row = vec![format!("[{number}] {a}")];
-        row.extend(names.iter().map(|b| format!("{:.0}", shared(a, b).max(0.0))));
+        row.extend(names.iter().map(|b| format!("{:.0}", shared(a, b).max(0.0) + 0.0)));
         rows.push(row);
     }
-    aligned(&rows)
+    fitted(&rows, &[], width)
 }
 
 #[cfg(test)]
@@ -263,7 +276,7 @@ pub(super) mod tests {
     #[test]
     fn tables_are_aligned() {
         let report = made();
-        let text = table(&report);
+        let text = table(&report, None);
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].starts_with("subcell                      threads  samples  share  locality"), "{text}");
         assert!(lines[1].starts_with("allotment/reader-a+writer-a        2      200  39.9%     60.0%"), "{text}");
@@ -276,8 +289,11 @@ pub(super) mod tests {
         let mut apart = report.clone();
         apart.across_cells.clear();
         apart.cells.iter_mut().flat_map(|cell| &mut cell.subcells).for_each(|subcell| subcell.stability = None);
-        assert!(table(&apart).ends_with("Agreement of the run's two halves: -\n"), "nothing was found to agree on");
-        let text = matrix(&report);
+        assert!(
+            table(&apart, None).ends_with("Agreement of the run's two halves: -\n"),
+            "nothing was found to agree on"
+        );
+        let text = matrix(&report, None);
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].starts_with("avoided misses"), "{text}");
         assert_eq!(lines.len(), 5, "{text}");

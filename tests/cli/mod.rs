@@ -8,6 +8,7 @@ mod priority;
 mod scores;
 mod signals;
 mod summaries;
+mod tables;
 mod watches;
 
 use std::fs;

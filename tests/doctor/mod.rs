@@ -32,13 +32,29 @@ fn made_hosts_are_described_as_the_golden_files_say() {
     for (name, host) in hosts() {
         let report = report(&host);
         let json = serde_json::to_string_pretty(&report).unwrap() + "\n";
-        for (ending, text) in [("txt", table(&report, Style::default())), ("json", json)] {
+        let at = |width| table(&report, Style { width, ..Style::default() });
+        let texts = [("txt", at(None)), ("80.txt", at(Some(80))), ("40.txt", at(Some(40))), ("json", json)];
+        for (ending, text) in texts {
             let path = folder.join(format!("{name}.{ending}"));
             if std::env::var_os("SCXPROF_BLESS").is_some() {
                 std::fs::write(&path, &text).unwrap();
             }
             let golden = std::fs::read_to_string(&path).unwrap_or_default();
             assert_eq!(text, golden, "{}", path.display());
+        }
+    }
+}
+
+#[test]
+fn no_line_is_longer_than_the_terminal() {
+    for (name, host) in hosts() {
+        let report = report(&host);
+        for width in [120, 80, 70, 69, 40] {
+            let text = table(&report, Style { width: Some(width), ..Style::default() });
+            let longest = text.lines().map(|line| line.chars().count()).max();
+            assert!(longest <= Some(width), "{name} at {width}:\n{text}");
+            let words = |text: &str| text.split_whitespace().collect::<String>();
+            assert_eq!(words(&text), words(&table(&report, Style::default())), "{name} at {width}: all is there");
         }
     }
 }
@@ -83,7 +99,7 @@ fn colour_adds_escapes_and_nothing_else() {
     for (_, host) in hosts() {
         let report = examine_with(&host.roots, &host);
         let plain = table(&report, Style::default());
-        let mut colour = table(&report, Style { color: true });
+        let mut colour = table(&report, Style { color: true, ..Style::default() });
         assert!(!plain.contains('\x1b') && colour.contains('\x1b'));
         for escape in ["\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[2m", "\x1b[0m"] {
             colour = colour.replace(escape, "");

@@ -9,6 +9,15 @@ use super::{CpuRow, Durations, Migrations, Row, Stats, Sums, Threads};
 use scxprof_base::sample::printable;
 use scxprof_base::sample::Comm;
 
+/// Percent of a line's events whose loss is worth a mark.
+pub const MUCH_PERCENT: f64 = 0.1;
+
+/// True if so many losses beside so many events are more than [`MUCH_PERCENT`] of both.
+#[must_use]
+pub fn is_much(losses: u64, events: u64) -> bool {
+    losses as f64 * 100.0 > MUCH_PERCENT * (losses as f64 + events as f64)
+}
+
 /// What a line of the report is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum By {

@@ -40,7 +40,8 @@ pub(super) const SOURCES: &[Entry] = &[
 ];
 
 const NO_COLOR: Entry = ("NO_COLOR", "Where it is set and not empty nothing is printed in colour");
-const COLUMNS: Entry = ("COLUMNS", "The width of `--help` if stdout is not a terminal");
+const COLUMNS: Entry =
+    ("COLUMNS", "The width of tables [default: that of the terminal], and of `--help` if stdout is not a terminal");
 const HOME: Entry = ("HOME", "The directory that contains perf's cache of files (.debug)");
 const PATH: Entry = ("PATH", "Where COMMAND is looked for");
 const TMPDIR: Entry = ("TMPDIR", "Where an archive is unpacked while it is read [default: /tmp]");
@@ -81,7 +82,7 @@ const RUN: Page = Page {
          said.",
     ],
     samples: true,
-    environment: &[HOME, PATH, NO_COLOR],
+    environment: &[HOME, PATH, NO_COLOR, COLUMNS],
     files: &[PARANOID, PMUS, TRACING, BPFFS, PERF_MAP, CACHE, DEBUG],
     see_also: &["perf-mem(1)", "perf_event_open(2)", "capabilities(7)"],
 };
@@ -118,7 +119,7 @@ const EXTRACT: Page = Page {
          recorded.",
     ],
     samples: false,
-    environment: &[HOME, TMPDIR, NO_COLOR],
+    environment: &[HOME, TMPDIR, NO_COLOR, COLUMNS],
     files: &[PERF_MAP, CACHE, DEBUG],
     see_also: &["perf-mem(1)"],
 };
@@ -129,7 +130,7 @@ const REPORT: Page = Page {
          configuration.",
     ],
     samples: false,
-    environment: &[HOME, TMPDIR, NO_COLOR],
+    environment: &[HOME, TMPDIR, NO_COLOR, COLUMNS],
     files: &[PERF_MAP, CACHE, DEBUG],
     see_also: &["perf-c2c(1)", "perf-mem(1)"],
 };
@@ -141,7 +142,7 @@ const TRACE: Page = Page {
         "`scxprof sched -f` makes statistics of the scheduling events of such a trace.",
     ],
     samples: false,
-    environment: &[TMPDIR, NO_COLOR],
+    environment: &[TMPDIR, NO_COLOR, COLUMNS],
     files: &[],
     see_also: &["perf-sched(1)"],
 };
@@ -154,7 +155,7 @@ const DIFF: Page = Page {
          one cell are in other subcells. Figures differ in any two runs: they are printed, and do not count.",
     ],
     samples: false,
-    environment: &[TMPDIR, NO_COLOR],
+    environment: &[TMPDIR, NO_COLOR, COLUMNS],
     files: &[],
     see_also: &["diff(1)"],
 };
@@ -169,7 +170,7 @@ const SCORE: Page = Page {
          and less if it is worse.",
     ],
     samples: false,
-    environment: &[TMPDIR, NO_COLOR],
+    environment: &[TMPDIR, NO_COLOR, COLUMNS],
     files: &[],
     see_also: &[],
 };
@@ -207,7 +208,7 @@ const DOCTOR: Page = Page {
          `--self-test` it samples a load of its own, compares, and prints a block for a bug report.",
     ],
     samples: false,
-    environment: &[NO_COLOR],
+    environment: &[NO_COLOR, COLUMNS],
     files: &[PARANOID, PMUS, TRACING],
     see_also: &["perf_event_open(2)", "capabilities(7)"],
 };

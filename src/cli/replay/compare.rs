@@ -11,7 +11,7 @@ use crate::cli::failure::Failure;
 use crate::cli::input;
 use crate::config::Placement;
 use crate::sample::places::CpuPlaces;
-use scxprof_base::columns::aligned;
+use scxprof_base::columns::{fitted, wrapped, Column};
 use scxprof_replay::{difference, Difference, Layout, ReplayError, ReplayTotals, Script};
 
 /// In place of a configuration: no configuration.
@@ -161,6 +161,10 @@ fn ns(ns: Option<u64>) -> Option<f64> {
     ns.map(|ns| ns as f64)
 }
 
+/// How columns give way.
+const COLUMNS: [Column; 5] =
+    [Column::name(0), Column::number(1), Column::number(1), Column::number(0), Column::number(2)];
+
 /// The result.
 #[derive(Debug, Serialize)]
 pub(super) struct Compared {
@@ -233,7 +237,7 @@ impl Compared {
     }
 
     /// A table, with what the differences mean.
-    pub(super) fn table(&self) -> String {
+    pub(super) fn table(&self, width: Option<usize>) -> String {
         let mut rows = vec![["MEASURE", "A", "B", "CHANGE(%)", "95 %"].map(str::to_owned)];
         let percent = |part: f64| format!("{:+.1}", 100.0 * part);
         for line in &self.differences {
@@ -255,14 +259,15 @@ impl Compared {
             By::Scheduler => "loaded by scx_mitosis",
             By::Affinity => "CPUs given by affinity, as scx_mitosis is not here or the kernel has no sched_ext",
         };
-        format!(
+        let text = format!(
             "A: {}\nB: {}\n{} rounds of {:.3} s, in turn; {how}\n\n{}",
             self.a,
             self.b,
             self.rounds,
             self.window_ns as f64 / 1e9,
-            aligned(&rows)
-        )
+            fitted(&rows, &COLUMNS, width)
+        );
+        wrapped(&text, width)
     }
 }
 

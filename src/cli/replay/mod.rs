@@ -26,7 +26,7 @@ use crate::host::hierarchy::Mount;
 use crate::host::room::{self, Room};
 use crate::host::{topology, Roots};
 use crate::sampler::counter::Counter;
-use scxprof_base::columns::aligned;
+use scxprof_base::columns::{fitted, wrapped, Column};
 use scxprof_replay::{
     compare as beside, select, totals, Compared as Beside, Count, Director, Groups, Guard, Layout, LeftOut, Memory,
     Pair, Planner, Played, ReplayError, ReplayTotals, Script, Selection, Touches,
@@ -170,7 +170,7 @@ pub(super) fn run(args: &ReplayArgs, stdout: Stdout) -> Result<(), Failure> {
     let replayed =
         Replayed { args, script: &script, memory: memory.as_ref(), cpus: &cpus, roots: &roots, signals: &signals };
     if let [a, b] = configurations.as_slice() {
-        let text = replayed.compare([a, b], &notes)?;
+        let text = replayed.compare([a, b], &notes, output.width())?;
         return output.write(text.as_bytes(), true).map_err(Failure::NoResult);
     }
     let mut loops = Vec::new();
@@ -206,7 +206,7 @@ pub(super) fn run(args: &ReplayArgs, stdout: Stdout) -> Result<(), Failure> {
             notes: &notes,
         })
     };
-    let text = args.result.format().render(document, || table(args, &script, &loops, &compared))?;
+    let text = args.result.format().render(document, || table(args, &script, &loops, &compared, output.width()))?;
     output.write(text.as_bytes(), true).map_err(Failure::NoResult)
 }
 
@@ -277,7 +277,7 @@ impl Replayed<'_> {
     }
 
     /// Two configurations in turn, on the work that the threads did in a replay before, without one.
-    fn compare(&self, [a, b]: [&Configuration; 2], notes: &[String]) -> Result<String, Failure> {
+    fn compare(&self, [a, b]: [&Configuration; 2], notes: &[String], width: Option<usize>) -> Result<String, Failure> {
         let by = compare::By::here([a, b]);
         let places = topology::places(self.roots, self.cpus);
         let layout = |one: &Configuration| match by {
@@ -308,7 +308,7 @@ impl Replayed<'_> {
         }
         let layouts = [layouts[0].as_ref(), layouts[1].as_ref()];
         let compared = Compared::new([a, b], by, self.script, &rounds, layouts, notes);
-        self.args.result.format().render(|| format::json(&compared), || compared.table())
+        self.args.result.format().render(|| format::json(&compared), || compared.table(width))
     }
 }
 
@@ -496,7 +496,42 @@ fn percent(pair: &Pair) -> String {
     pair.difference().map_or("-".to_owned(), |difference| format!("{:+.1}", 100.0 * difference))
 }
 
-fn table(args: &ReplayArgs, script: &Script, loops: &[ReplayTotals], compared: &Beside) -> String {
+/// How the columns of threads give way: what was recorded stays with what was replayed.
+const THREADS: [Column; 13] = [
+    Column::name(0),
+    Column::number(4),
+    Column::number(0),
+    Column::number(0),
+    Column::number(1),
+    Column::number(5),
+    Column::number(6),
+    Column::number(6),
+    Column::number(3),
+    Column::number(3),
+    Column::number(4),
+    Column::number(2),
+    Column::number(2),
+];
+/// The same of loops.
+const LOOPS: [Column; 9] = [
+    Column::number(0),
+    Column::number(0),
+    Column::number(1),
+    Column::number(2),
+    Column::number(3),
+    Column::number(5),
+    Column::number(6),
+    Column::number(4),
+    Column::number(4),
+];
+
+fn table(
+    args: &ReplayArgs,
+    script: &Script,
+    loops: &[ReplayTotals],
+    compared: &Beside,
+    width: Option<usize>,
+) -> String {
     let ms = |ns: u64| format!("{:.3}", ns as f64 / 1e6);
     let count = |value: Option<u64>| value.map_or("-".to_owned(), |value| value.to_string());
     let head = [
@@ -525,7 +560,7 @@ fn table(args: &ReplayArgs, script: &Script, loops: &[ReplayTotals], compared: &
             fidelity.wait_ns.replayed.map_or("-".to_owned(), ms),
         ]);
     }
-    let mut text = aligned(&rows);
+    let mut text = fitted(&rows, &THREADS, width);
     let shown = compared.threads.len().min(limit);
     let (threads, processes) = (compared.threads.len(), script.processes.len());
     let _ =
@@ -547,11 +582,11 @@ fn table(args: &ReplayArgs, script: &Script, loops: &[ReplayTotals], compared: &
             totals.cache_misses.map_or("-".to_owned(), |misses| format!("{:.3}", misses as f64 / 1e6)),
         ]
     }));
-    text += &aligned(&rows);
+    text += &fitted(&rows, &LOOPS, width);
     if loops.iter().any(|totals| totals.is_stopped) {
         text += "stopped before its end\n";
     }
-    text
+    wrapped(&text, width)
 }
 
 #[cfg(test)]

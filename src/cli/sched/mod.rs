@@ -256,7 +256,7 @@ pub(super) fn run(args: &SchedArgs, stdout: Stdout) -> Result<(), Failure> {
     let wakers = args.wakers.level().and_then(|level| FoundWakers::new(&stats, level, args.limit, placement.as_ref()));
     let results = Results { stats, loss, lines, windows, wakers, lacks };
     let format = args.result.format();
-    let text = format.render(|| print::document(args, &results), || print::text(args, &results))?;
+    let text = format.render(|| print::document(args, &results), || print::text(args, &results, output.width()))?;
     output.write(text.as_bytes(), true).map_err(Failure::NoResult)?;
     let mut ends = Ends::default();
     ends.note(Step::Damage, damage.check());

@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::super::format;
-use super::super::times::{incomplete, ms, us};
+use super::super::times::{incomplete, mark, ms, us};
 use super::super::wakers::{self, FoundWakers};
 use super::super::{dsqs, windows};
 use super::{SchedArgs, What};
 use crate::session::{SchedLoss, SchedSink};
-use scxprof_base::columns::aligned;
+use scxprof_base::columns::{fitted, wrapped, Column};
 use scxprof_sched::dsqs::DsqLine;
 use scxprof_sched::report::{By, Line};
 use scxprof_sched::{Gaps, Summary};
@@ -85,15 +85,16 @@ pub(super) struct Results {
     pub(super) lacks: Vec<String>,
 }
 
-/// The table that was asked for.
-pub(super) fn text(args: &SchedArgs, results: &Results) -> String {
-    let Results { stats, lines, windows, wakers, .. } = results;
-    match (windows, wakers, lines) {
-        (Some(windows), ..) => windows::table(windows),
-        (None, Some(wakers), _) => wakers::table(wakers),
-        (None, None, Lines::Dsqs(dsqs)) => dsqs::table(dsqs, stats),
-        (None, None, Lines::Of(by, lines)) => table(args, *by, stats, lines),
-    }
+/// The table that was asked for, in lines of this width.
+pub(super) fn text(args: &SchedArgs, results: &Results, width: Option<usize>) -> String {
+    let Results { stats, loss, lines, windows, wakers, .. } = results;
+    let text = match (windows, wakers, lines) {
+        (Some(windows), ..) => windows::table(windows, width),
+        (None, Some(wakers), _) => wakers::table(wakers, width),
+        (None, None, Lines::Dsqs(dsqs)) => dsqs::table(dsqs, (stats, loss), width),
+        (None, None, Lines::Of(by, lines)) => table(args, *by, (stats, loss), lines, width),
+    };
+    wrapped(&text, width)
 }
 
 /// All as JSON.
@@ -137,7 +138,27 @@ fn shown<'a>(args: &SchedArgs, lines: &'a [Line]) -> &'a [Line] {
     lines.get(..args.limit).unwrap_or(lines)
 }
 
-fn table(args: &SchedArgs, by: By, stats: &SchedSink, lines: &[Line]) -> String {
+/// How columns give way. Those of latency need the first of them, which says what they are.
+const RUN: [Column; 7] = [
+    Column::number(0),
+    Column::number(1),
+    Column::number(3),
+    Column::number(6),
+    Column::number(5),
+    Column::number(5),
+    Column::number(1),
+];
+const SLEEP: [Column; 2] = [Column::number(7); 2];
+const LATENCY: [Column; 5] =
+    [Column::number(2), Column::number(8), Column::number(6), Column::number(3), Column::number(4)];
+
+fn table(
+    args: &SchedArgs,
+    by: By,
+    (stats, loss): (&SchedSink, &SchedLoss),
+    lines: &[Line],
+    width: Option<usize>,
+) -> String {
     let window = stats.window();
     let is_cpus = matches!(by, By::Cpu | By::Llc | By::Node);
     let what = match by {
@@ -148,22 +169,28 @@ fn table(args: &SchedArgs, by: By, stats: &SchedSink, lines: &[Line]) -> String 
         By::Cpu | By::Llc | By::Node => "CPUS",
     };
     let mut head = vec![what];
-    head.extend(match by {
-        By::Thread => &["TID", "PID"][..],
-        By::Process => &["PID", "THREADS"],
-        By::Cgroup | By::Cell => &["THREADS"],
-        By::Cpu | By::Llc | By::Node => &["NR", "IDLE(ms)", "UNKNOWN(ms)"],
-    });
+    let mut columns = vec![Column::name(0)];
+    let (ids, ranks) = match by {
+        By::Thread => (&["TID", "PID"][..], &[2, 4][..]),
+        By::Process => (&["PID", "THREADS"][..], &[2, 4][..]),
+        By::Cgroup | By::Cell => (&["THREADS"][..], &[4][..]),
+        By::Cpu | By::Llc | By::Node => (&["NR", "IDLE(ms)", "UNKNOWN(ms)"][..], &[4, 2, 6][..]),
+    };
+    head.extend(ids);
+    columns.extend(ranks.iter().map(|&rank| Column::number(rank)));
     head.extend(["RUN(ms)", "%CPU", "SWITCHES", "INVOL", "WAKEUPS", "MIGR", "WAIT(ms)"]);
+    columns.extend(RUN);
     if !is_cpus {
         head.extend(["SLEEP(ms)", "BLOCKED(ms)"]);
+        columns.extend(SLEEP);
     }
     head.extend(["LAT.MEAN(us)", "P50", "P95", "P99", "MAX"]);
+    columns.extend(LATENCY);
     let mut rows = vec![head.into_iter().map(str::to_owned).collect::<Vec<_>>()];
     let (total, own) = stats.totals();
     let id = |id: Option<u32>| id.map_or("-".to_owned(), |id| id.to_string());
     let row = |line: &Line| {
-        let mark = if line.losses > 0 { "!" } else { "" };
+        let mark = mark(line.losses, line.switches + line.wakeups, loss);
         let mut row = vec![format!("{mark}{}", line.name)];
         row.extend(match (by, &line.cpu) {
             (_, Some(cpu)) => vec![cpu.cpus.to_string(), ms(cpu.idle_ns), ms(cpu.unknown_ns)],
@@ -197,7 +224,7 @@ fn table(args: &SchedArgs, by: By, stats: &SchedSink, lines: &[Line]) -> String 
     };
     let shown = shown(args, lines);
     rows.extend(shown.iter().map(row));
-    let mut text = aligned(&rows);
+    let mut text = fitted(&rows, &columns, width);
     let seconds = window as f64 / 1e9;
     let _ = write!(text, "\n{} of {} lines, {seconds:.3} s, {} events", shown.len(), lines.len(), stats.events());
     let _ = write!(
@@ -227,7 +254,7 @@ fn table(args: &SchedArgs, by: By, stats: &SchedSink, lines: &[Line]) -> String 
             ms(unwoken.total_ns)
         );
     }
-    if shown.iter().any(|line| line.losses > 0) {
+    if shown.iter().any(|line| !mark(line.losses, line.switches + line.wakeups, loss).is_empty()) {
         text += incomplete(stats);
     }
     text + "\n"

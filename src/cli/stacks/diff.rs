@@ -11,7 +11,7 @@ use super::super::{capture, format, messages};
 use super::read::read;
 use super::{Observed, StacksArgs};
 use crate::stacks::{self, Change, DiffLine};
-use scxprof_base::columns::aligned;
+use scxprof_base::columns::{fitted, wrapped, Column};
 
 /// The result as JSON.
 #[derive(Serialize)]
@@ -54,14 +54,28 @@ pub(super) fn run(args: &StacksArgs, pair: &[PathBuf], stdout: Stdout) -> Result
     let mut lines = stacks::diff(&of_a, &of_b);
     let count = lines.len();
     lines.truncate(if args.limit == 0 { usize::MAX } else { args.limit });
-    let table = || table(&lines, count, [&a, &b]);
+    let table = || table(&lines, count, [&a, &b], output.width());
     let document = || format::json(&Document { version: 1, a: &a, b: &b, symbols: &lines });
     let text = args.result.format().render(document, table)?;
     output.write(text.as_bytes(), true).map_err(Failure::NoResult)
 }
 
+/// How columns give way: a change stays with what it is a change of.
+const COLUMNS: [Column; 10] = [
+    Column::name(0).at_least(24),
+    Column::number(2),
+    Column::number(2),
+    Column::number(0),
+    Column::number(1),
+    Column::number(4),
+    Column::number(4),
+    Column::number(5),
+    Column::number(6),
+    Column::name(3),
+];
+
 /// The first lines of `count`, of which each has a function.
-fn table(lines: &[DiffLine], count: usize, [a, b]: [&Side; 2]) -> String {
+fn table(lines: &[DiffLine], count: usize, [a, b]: [&Side; 2], width: Option<usize>) -> String {
     let head = ["FUNCTION", "A-SELF%", "B-SELF%", "CHANGE", "+-", "A-TOTAL%", "B-TOTAL%", "CHANGE", "+-", "MODULE"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     let cells = |change: &Change| {
@@ -75,10 +89,11 @@ fn table(lines: &[DiffLine], count: usize, [a, b]: [&Side; 2]) -> String {
         row.push(if line.module.is_empty() { "-".to_owned() } else { line.module.clone() });
         row
     }));
-    let mut text = aligned(&rows);
+    let mut text = fitted(&rows, &COLUMNS, width);
     if !text.ends_with('\n') {
         text.push('\n');
     }
     let (a, b) = (format!("{} samples of {}", a.samples, a.file), format!("{} of {}", b.samples, b.file));
-    format!("{text}\nA: {a}, B: {b}, {count} functions; +- is the 95 % interval of a change\n")
+    let text = format!("{text}\nA: {a}, B: {b}, {count} functions; +- is the 95 % interval of a change\n");
+    wrapped(&text, width)
 }

@@ -290,7 +290,8 @@ pub(super) fn run(args: &StacksArgs, stdout: Stdout) -> Result<(), Failure> {
         file.write(&bytes, true).map_err(Failure::NoResult)?;
     }
     let format = args.result.format();
-    let text = format.render(|| print::document(args, &profile, &outcome), || print::table(args, &profile))?;
+    let table = || print::table(args, &profile, output.width());
+    let text = format.render(|| print::document(args, &profile, &outcome), table)?;
     output.write(text.as_bytes(), true).map_err(Failure::NoResult)?;
     let mut ends = Ends::default();
     ends.note(Step::Damage, damage.check());

@@ -9,7 +9,7 @@ use super::{StacksArgs, What};
 use crate::resolve::UnwindCounts;
 use crate::session::{Loss, Outcome};
 use crate::stacks::{self, GroupLine, ProfilerState, StackProfile, SymbolLine};
-use scxprof_base::columns::aligned;
+use scxprof_base::columns::{fitted, wrapped, Column};
 
 /// The result as JSON.
 #[derive(Serialize)]
@@ -88,11 +88,32 @@ pub(super) fn document(args: &StacksArgs, profile: &StackProfile, outcome: &Outc
     format::json(&document)
 }
 
+/// How the columns of functions give way.
+const FUNCTIONS: [Column; 6] = [
+    Column::name(0).at_least(24),
+    Column::number(0),
+    Column::number(1),
+    Column::number(3),
+    Column::name(2),
+    Column::name(4),
+];
+/// The same of threads and what they belong to.
+const GROUPS: [Column; 8] = [
+    Column::name(0),
+    Column::number(3),
+    Column::number(2),
+    Column::name(1),
+    Column::number(4),
+    Column::number(0),
+    Column::number(2),
+    Column::name(5),
+];
+
 /// The result as a table.
-pub(super) fn table(args: &StacksArgs, profile: &StackProfile) -> String {
+pub(super) fn table(args: &StacksArgs, profile: &StackProfile, width: Option<usize>) -> String {
     let shown = if args.limit == 0 { usize::MAX } else { args.limit };
     let or_dash = |text: Option<String>| text.filter(|text| !text.is_empty()).unwrap_or_else(|| "-".to_owned());
-    let (rows, count, what) = if args.by == What::Symbol {
+    let (rows, columns, count, what) = if args.by == What::Symbol {
         let lines = stacks::symbols(profile, &|_| true);
         let head = ["FUNCTION", "SELF%", "TOTAL%", "SAMPLES", "MODULE", "SOURCE"];
         let mut rows = vec![head.map(str::to_owned).to_vec()];
@@ -107,7 +128,7 @@ pub(super) fn table(args: &StacksArgs, profile: &StackProfile) -> String {
                 or_dash(line.source.clone()),
             ]
         }));
-        (rows, lines.len(), "functions")
+        (rows, FUNCTIONS.to_vec(), lines.len(), "functions")
     } else {
         let lines = stacks::by(profile, args.by.by());
         let head = ["NAME", "PID", "TID", "SUBCELL", "HINT", "%", "SAMPLES", "MOST IN"];
@@ -132,8 +153,10 @@ pub(super) fn table(args: &StacksArgs, profile: &StackProfile) -> String {
             row.iter().zip(&kept).filter(|(_, kept)| **kept).map(|(cell, _)| cell.clone()).collect()
         };
         let rows: Vec<Vec<String>> = rows.iter().map(keep).collect();
+        let columns = GROUPS.iter().zip(&kept).filter(|(_, kept)| **kept).map(|(column, _)| *column).collect();
         (
             rows,
+            columns,
             lines.len(),
             match args.by {
                 What::Thread => "threads",
@@ -143,7 +166,7 @@ pub(super) fn table(args: &StacksArgs, profile: &StackProfile) -> String {
             },
         )
     };
-    let mut text = aligned(&rows);
+    let mut text = fitted(&rows, &columns, width);
     if !text.ends_with('\n') {
         text.push('\n');
     }
@@ -161,5 +184,5 @@ pub(super) fn table(args: &StacksArgs, profile: &StackProfile) -> String {
         profile.duration_ns as f64 / 1e9,
         profile.stack_count(),
     );
-    text
+    wrapped(&text, width)
 }

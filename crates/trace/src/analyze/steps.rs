@@ -14,6 +14,7 @@ use crate::raw::MAX_CPUS;
 use crate::{Event, TraceEvent, TraceWhat, TrackId};
 use scxprof_base::sample::printable;
 use scxprof_base::sample::sched::SchedWhat;
+use scxprof_sched::report::is_much;
 use scxprof_sched::Durations;
 
 /// Values of a CPU that are told apart, of about 50 bytes each; the time of others is only in sums.
@@ -285,7 +286,7 @@ impl CpuFrequency {
             let name = format!("CPU {}", line.cpu);
             let mean = line.mean_khz.map_or("-".to_owned(), mhz);
             let min = line.min_khz.map_or("-".to_owned(), |khz| mhz(khz as f64));
-            let mark = if line.losses > 0 { "!" } else { "" }.to_owned();
+            let mark = if is_much(line.losses, line.changes) { "!" } else { "" }.to_owned();
             let cells = [line.changes.to_string(), min, mean, mhz(line.max_khz as f64), ms(line.unknown_ns), mark];
             cpus.push(std::iter::once(name.clone()).chain(cells).collect());
             let all = line.times.iter().map(|time| time.ns).sum();
@@ -358,7 +359,9 @@ impl CpuIdle {
         let head = ["CPU", "STATE", "ENTERED", "TIME(ms)", "KNOWN%", "MEAN(us)"];
         let mut cpus = TextTable::new("CPUs", &head);
         for line in &self.cpus {
-            let name = if line.losses > 0 { format!("!CPU {}", line.cpu) } else { format!("CPU {}", line.cpu) };
+            let entered: u64 = line.states.iter().map(|state| state.times.count).sum();
+            let mark = if is_much(line.losses, entered) { "!" } else { "" };
+            let name = format!("{mark}CPU {}", line.cpu);
             let known = line.active_ns + line.states.iter().map(|state| state.times.total_ns).sum::<u64>();
             let part = |ns| percent(share(ns, known));
             let dash = "-".to_owned();

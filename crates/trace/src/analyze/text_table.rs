@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use scxprof_base::columns::Column;
 use scxprof_sched::Durations;
 
 /// A table to print: the first row is its head.
@@ -31,6 +32,34 @@ impl TextTable {
             head.extend(Spread::HEAD.map(str::to_owned));
         }
         table
+    }
+
+    /// How its columns give way where a line has no room, by their heads: the mark of losses and the first column stay, and of a
+    /// distribution the count, the mean and the 99th percentile longest.
+    #[must_use]
+    pub fn columns(&self) -> Vec<Column> {
+        let Some(head) = self.rows.first() else { return Vec::new() };
+        let is_pair = head.len() == 2;
+        let column = |(at, head): (usize, &String)| match head.as_str() {
+            _ if at == 0 || is_pair && self.has_names(at) => Column::name(0),
+            _ if is_pair => Column::number(0),
+            "!" => Column::number(0),
+            "COUNT" | "MEAN(us)" | "RUN(ms)" | "BUSY%" | "VALUE" | "MEAN" | "SUM(ms)" => Column::number(1),
+            "P99(us)" | "P99" | "LAT(us)" | "MAX(us)" | "MAX" | "THRESHOLD" | "TID" => Column::number(2),
+            "TOTAL(ms)" | "P50(us)" | "P50" | "SWITCHES" => Column::number(3),
+            "P95(us)" | "P95" | "PID" | "UNKNOWN(ms)" => Column::number(5),
+            "MIN(us)" | "P99.9(us)" => Column::number(6),
+            _ if self.has_names(at) => Column::name(1),
+            _ => Column::number(4),
+        };
+        head.iter().enumerate().map(column).collect()
+    }
+
+    /// True if a column is of names: its cells do not begin as numbers do.
+    fn has_names(&self, column: usize) -> bool {
+        let is_number = |cell: &String| cell.starts_with(|c: char| c.is_ascii_digit() || c == '-' || c == '+');
+        let mut cells = self.rows.iter().skip(1).filter_map(|row| row.get(column)).filter(|cell| !cell.is_empty());
+        cells.any(|cell| !is_number(cell))
     }
 
     pub(super) fn push(&mut self, row: Vec<String>) {

@@ -12,6 +12,7 @@ use crate::{Event, TraceWhat};
 pub use judge::*;
 pub use moves::{LlcLocality, MigrationPatterns, Places, Route};
 pub use queue::{Depths, RunQueue};
+use scxprof_sched::report::is_much;
 use scxprof_sched::{Fact, Facts, Slot, Threads, Tracker, Wakers};
 pub use times::*;
 pub use wakeups::{LatencyBreakdown, WakeupChains, WakeupCorrelation};
@@ -182,9 +183,9 @@ impl Runs {
     }
 }
 
-/// Marks lines that a loss touches.
-fn mark(losses: u64) -> String {
-    if losses > 0 { "!" } else { "" }.to_owned()
+/// Marks lines of so many events that lack much by losses.
+fn mark(losses: u64, events: u64) -> String {
+    if is_much(losses, events) { "!" } else { "" }.to_owned()
 }
 
 /// The slots whose thread is gone get a new one.

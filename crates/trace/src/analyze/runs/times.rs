@@ -130,7 +130,7 @@ impl CpuUtilization {
         let mut cpus = TextTable::new("CPUs", &head);
         let mut slices = TextTable::of_spreads("How long threads kept each CPU", "CPU");
         let row = |name: String, busy, run, idle, unknown, switches: u64, losses| {
-            vec![name, percent(busy), ms(run), ms(idle), ms(unknown), switches.to_string(), mark(losses)]
+            vec![name, percent(busy), ms(run), ms(idle), ms(unknown), switches.to_string(), mark(losses, switches)]
         };
         for line in &self.cpus {
             let name = format!("CPU {}", line.cpu);
@@ -220,7 +220,7 @@ impl WakeupLatency {
         for line in &self.threads {
             let mut row = line.thread.cells();
             let Times { count, mean_ns, max_ns, .. } = line.latency;
-            row.extend([count.to_string(), us(mean_ns), us(max_ns), mark(line.losses)]);
+            row.extend([count.to_string(), us(mean_ns), us(max_ns), mark(line.losses, count)]);
             threads.push(row);
         }
         vec![cpus, threads]
@@ -281,7 +281,8 @@ impl States {
         let times = [self.running.total_ns, self.runnable_ns, self.sleeping.total_ns, self.blocked.total_ns];
         let mut cells: Vec<String> = times.into_iter().flat_map(both).collect();
         cells.extend([self.voluntary, self.involuntary, self.preempted].map(|count| count.to_string()));
-        cells.extend([us(self.latency.mean_ns), mark(self.losses)]);
+        let switches = self.voluntary + self.involuntary + self.preempted;
+        cells.extend([us(self.latency.mean_ns), mark(self.losses, switches)]);
         cells
     }
 }
