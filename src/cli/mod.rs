@@ -260,7 +260,7 @@ mod tests {
         let error = |line: &str| Args::try_parse_from(line.split(' ')).unwrap_err().to_string();
         assert!(error("scxprof run -p abc").contains("'abc' for '--pid <PID>': not a process id"));
         assert!(error("scxprof run -e cycles").contains("--source pebs, ibs, timer, faults or wakeups"));
-        assert!(error("scxprof record --call-graph lbr").contains("branch records (lbr)"));
+        assert!(error("scxprof record --call-graph lbr").contains("none of fp, dwarf and dwarf,BYTES"));
     }
 
     #[test]

@@ -27,7 +27,7 @@ use crate::session::{Outcome, Progress, Rate, SchedOptions, Sink};
 
 const EXAMPLES: &str = "\
 Examples:
-  sudo scxprof record -t 30                      the host for 30 seconds, to scxprof-HOST-DATE-TIME.tar.gz
+  sudo scxprof record -t 30                      for 30 s, to scxprof-HOST-DATE-TIME.tar.gz
   scxprof record ./server --port 80              a command while it runs
   sudo scxprof record -o web --disable-archive   to the directory web, which perf can read too
   sudo scxprof record -t 30 --sched -g           and what the scheduler did, and which code ran

@@ -7,6 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::trace::commands::trace_of_queues;
+
 const WIDTHS: [usize; 2] = [80, 40];
 
 fn root() -> PathBuf {
@@ -96,6 +98,7 @@ fn tables_fit_the_terminal() {
     unpacked(directory, "tests/fixtures/sched/perf-sched.data.gz", "perf.data");
     unpacked(directory, "crates/trace/tests/fixtures/wprof.pb.gz", "wprof.pb");
     fs::copy(root().join("crates/trace/tests/fixtures/ftrace-all.pftrace"), directory.join("ftrace.pb")).unwrap();
+    fs::write(directory.join("queues.pb"), trace_of_queues()).unwrap();
     samples(directory, "perf.jsonl", 2);
     samples(directory, "other.jsonl", 1);
     cells(directory);
@@ -112,7 +115,8 @@ fn tables_fit_the_terminal() {
         ("sched-wakers", with(&["--wakers"])),
         ("sched-wakers-class", with(&["--wakers", "class", "--config", "cells-of-last-week.json"])),
         ("sched-windows", with(&["--windows", "1ms"])),
-        ("sched-dsq", vec!["sched", "-f", "ftrace.pb", "--by", "thread"]),
+        ("sched-dsq", vec!["sched", "-f", "queues.pb", "--by", "dsq"]),
+        ("sched-trace", vec!["sched", "-f", "ftrace.pb", "--by", "thread"]),
         ("stacks", vec!["stacks", "-f", "before.txt"]),
         ("stacks-thread", vec!["stacks", "-f", "before.txt", "--by", "thread"]),
         ("stacks-diff", vec!["stacks", "--diff", "before.txt", "after.txt"]),

@@ -137,14 +137,12 @@ fn a_recording_of_perf_is_analysed_as_a_trace_is() {
     }
 }
 
-#[test]
-fn queues_of_wprof_are_those_of_the_statistics() {
+/// A trace of wprof with a thread in a dispatch queue.
+pub fn trace_of_queues() -> Vec<u8> {
     let begin = |time, name: &str| at(time, &slice(1, 1, "SCX_DSQ", name), &[int_arg("cpu", 0)]);
     let run = |time, kind, track| at(time, &slice(kind, track, "ONCPU", "a"), &[int_arg("cpu", 0)]);
     let end = |time| at(time, &slice(2, 1, "SCX_DSQ", ""), &[]);
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("trace");
-    let bytes = file(&[
+    file(&[
         wprof_tables(),
         thread_track(1, 100, 100, "a"),
         thread_track(2, 100, 101, "b"),
@@ -154,8 +152,14 @@ fn queues_of_wprof_are_those_of_the_statistics() {
         end(4_000),
         run(4_000, 1, 1),
         run(9_000, 2, 1),
-    ]);
-    fs::write(&path, bytes).unwrap();
+    ])
+}
+
+#[test]
+fn queues_of_wprof_are_those_of_the_statistics() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("trace");
+    fs::write(&path, trace_of_queues()).unwrap();
     let output = scxprof(&["sched", "-f", path.to_str().unwrap(), "--by", "dsq", "--json"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let value: Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -1,6 +1,6 @@
 //! `scxprof` on traces of other tools. What the crate reads of them is tested in crates/trace/tests.
 
-mod commands;
+pub mod commands;
 mod export;
 mod hostile;
 mod identity;

@@ -182,7 +182,6 @@ pub(super) fn unwind(text: &str) -> Result<Unwind, String> {
             Ok(bytes @ 8..=MAX_STACK_DUMP) if bytes % 8 == 0 => Ok(Unwind::Dwarf(bytes)),
             _ => Err(format!("the stack in a sample has 8 to {MAX_STACK_DUMP} bytes, a multiple of 8")),
         },
-        ("lbr", _) => Err("branch records (lbr) are not read; dwarf needs no frame pointers either".to_owned()),
         _ => Err(format!("\"{text}\" is none of fp, dwarf and dwarf,BYTES")),
     }
 }
