@@ -9,7 +9,7 @@ use crate::config::{
     self, Affinity, CellIndex, Decision, Found, Member, Members, NoSamples, OneCell, Unknown, Verdict,
 };
 use crate::resolve::{AddressSpaces, Modules};
-use crate::sample::CodeAddr;
+use crate::sample::{CodeAddr, Source};
 
 /// A decision and the facts behind it.
 #[derive(Debug)]
