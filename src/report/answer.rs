@@ -7,7 +7,7 @@ use super::memory::Granule;
 use super::model::{CellReport, Report, SubcellReport};
 use crate::cluster::LineSharing;
 use crate::config::base_of;
-use scxprof_base::columns::aligned;
+use scxprof_base::columns::{fitted, wrapped, Column};
 
 /// Groups in the headline.
 const IN_HEADLINE: usize = 4;
@@ -23,6 +23,16 @@ const LEAST_PART: f64 = 0.01;
 const LOST_PERCENT: f64 = 0.1;
 /// Bytes of a unit.
 const UNIT: f64 = 1024.0;
+
+/// How the columns of groups give way where a line has no room.
+const COLUMNS: [Column; 6] = [
+    Column::name(0).at_least(12),
+    Column::number(4),
+    Column::number(2),
+    Column::number(3),
+    Column::name(1).at_least(3),
+    Column::name(1).at_least(12),
+];
 
 /// A group of threads that share memory.
 struct Group<'a> {
@@ -126,16 +136,18 @@ pub fn answer(report: &Report, width: Option<usize>) -> String {
     let groups = groups(report);
     let mut lines = vec![report.headline.clone()];
     if !groups.is_empty() {
-        let head = ["  group", "samples", "locality", "confidence", "in the configuration", "what they share"];
+        let head = ["  group", "samples", "locality", "confidence", "fits", "what they share"];
         let has_limits = groups.iter().any(Group::is_left_out);
         let mut rows: Vec<Vec<String>> = vec![head.map(str::to_owned).to_vec()];
         rows.extend(groups.iter().take(ROWS).map(|group| row(report, group).to_vec()));
+        let mut columns = COLUMNS.to_vec();
         if !has_limits {
+            columns.remove(4);
             for row in &mut rows {
                 row.remove(4);
             }
         }
-        lines.extend(aligned(&rows).lines().map(str::to_owned));
+        lines.extend(fitted(&rows, &columns, width).lines().map(str::to_owned));
         if groups.len() > ROWS {
             lines.push(format!("  and {} more groups (-v lists all)", groups.len() - ROWS));
         }
@@ -155,34 +167,7 @@ pub fn answer(report: &Report, width: Option<usize>) -> String {
     if report.run.lost_percent > LOST_PERCENT {
         lines.push(format!("Lost: {:.1} % of the samples", report.run.lost_percent));
     }
-    let mut text = String::new();
-    for line in lines {
-        text.push_str(&wrapped(&line, width));
-    }
-    text
-}
-
-/// A sentence in lines of at most `width` characters, all but the first indented. A line of a table is cut.
-fn wrapped(line: &str, width: Option<usize>) -> String {
-    let Some(width) = width.filter(|width| line.chars().count() > *width) else { return format!("{line}\n") };
-    if line.starts_with("  ") {
-        let cut: String = line.chars().take(width.saturating_sub(1)).collect();
-        return format!("{}…\n", cut.trim_end());
-    }
-    let (mut text, mut length) = (String::new(), 0);
-    for word in line.split(' ') {
-        let wide = word.chars().count();
-        if length > 0 && length + 1 + wide > width {
-            text.push_str("\n  ");
-            length = 2;
-        } else if length > 0 {
-            text.push(' ');
-            length += 1;
-        }
-        text.push_str(word);
-        length += wide;
-    }
-    text + "\n"
+    wrapped(&(lines.join("\n") + "\n"), width)
 }
 
 fn row(report: &Report, group: &Group<'_>) -> [String; 6] {
@@ -191,7 +176,7 @@ fn row(report: &Report, group: &Group<'_>) -> [String; 6] {
     let of = if several { format!(" of {}", group.cell.name) } else { String::new() };
     let own = group.cell.path_of(group.subcell);
     let taker = match &group.subcell.in_configuration {
-        None => "left out".to_owned(),
+        None => "no".to_owned(),
         Some(taker) if *taker == own => "yes".to_owned(),
         Some(taker) => format!("in {taker}"),
     };
