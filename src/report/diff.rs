@@ -201,8 +201,11 @@ impl Difference {
 
 /// A part in percent, before and after.
 fn percents([before, after]: [Option<f64>; 2]) -> String {
-    let percent = |part: Option<f64>| part.map_or("-".to_owned(), |part| format!("{:.1}%", part * 100.0));
-    let [before, after] = [before, after].map(percent);
+    pair([before, after], |part| format!("{:.1}%", part * 100.0))
+}
+
+fn pair(values: [Option<f64>; 2], text: impl Fn(f64) -> String) -> String {
+    let [before, after] = values.map(|value| value.map_or("-".to_owned(), &text));
     if before == after {
         before
     } else {
@@ -231,18 +234,19 @@ impl fmt::Display for Difference {
             let of = |what: fn(&SubcellFacts) -> Option<f64>| match [&subcell.before, &subcell.after]
                 .map(|it| it.as_ref().map(what))
             {
-                [Some(before), Some(after)] => percents([before, after]),
-                [Some(one), None] | [None, Some(one)] => percents([one, one]),
-                [None, None] => String::new(),
+                [Some(before), Some(after)] => [before, after],
+                [Some(one), None] | [None, Some(one)] => [one, one],
+                [None, None] => [None, None],
             };
             let renamed = subcell.renamed_from.as_ref().map_or(String::new(), |was| format!(" (renamed from {was})"));
             let mut line = format!(
                 "{sign} {}/{}{renamed}: {} of the samples, locality {}, confidence {}",
                 subcell.cell,
                 subcell.subcell,
-                of(|it| Some(it.share)),
-                of(|it| it.locality),
-                of(|it| it.confidence)
+                percents(of(|it| Some(it.share))),
+                percents(of(|it| it.locality)),
+                // As the table has it.
+                pair(of(|it| it.confidence), |confidence| format!("{confidence:.2}"))
             );
             if subcell.change != "same" {
                 let matches = [&subcell.before, &subcell.after].map(|it| it.as_ref().map(|it| matches(&it.prefixes)));
@@ -332,7 +336,7 @@ mod tests {
         for line in [
             "+ cell second\n",
             "\n~ allotment/reader-b+writer-b: ",
-            "\n+ allotment/new: 39.9% of the samples, locality 60.0%, confidence 80.0%; matches ",
+            "\n+ allotment/new: 39.9% of the samples, locality 60.0%, confidence 0.80; matches ",
             "\n- allotment/lone\\x0a: ",
             "\n> threads \"lone\\x0a\" of allotment: lone\\x0a -> reader-b+writer-b\n",
         ] {

@@ -148,10 +148,10 @@ pub struct Missing {
 }
 
 impl Missing {
-    /// One sentence for each.
+    /// What they lacked, in one sentence; `None` if no line lacked anything.
     #[must_use]
-    pub fn lines(&self) -> Vec<String> {
-        [
+    pub fn sentence(&self) -> Option<String> {
+        let lacks: Vec<String> = [
             (self.memory, "say no mapping: memory is told apart by its physical frame or, without one, by its process"),
             (self.op, "do not say whether they read or wrote"),
             (self.weight, "have no latency"),
@@ -162,7 +162,8 @@ impl Missing {
         .iter()
         .filter(|(count, _)| *count > 0)
         .map(|(count, what)| format!("{count} lines {what}"))
-        .collect()
+        .collect();
+        (!lacks.is_empty()).then(|| lacks.join("; "))
     }
 }
 

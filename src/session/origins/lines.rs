@@ -158,6 +158,6 @@ impl<N: FnMut() -> Option<Parsed>> Origin for LinesOrigin<'_, N> {
     fn end(self, outcome: &mut Outcome, _: Ending<Sample>) {
         outcome.events = outcome.samples;
         outcome.loss.samples = outcome.samples;
-        outcome.notes.splice(..0, self.counts.missing.lines().into_iter().chain(self.numbers.left_out()));
+        outcome.notes.splice(..0, self.counts.missing.sentence().into_iter().chain(self.numbers.left_out()));
     }
 }

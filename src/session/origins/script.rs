@@ -84,7 +84,7 @@ impl Origin for ScriptOrigin<'_> {
     fn end(self, outcome: &mut Outcome, _: Ending<Sample>) {
         let Records::Script(Reader { missing, unreadable, .. }) = &self.profile.records else { return };
         outcome.loss.malformed = *unreadable;
-        outcome.notes.splice(..0, missing.lines().into_iter().chain(self.numbers.left_out()));
+        outcome.notes.splice(..0, missing.sentence().into_iter().chain(self.numbers.left_out()));
     }
 }
 
