@@ -147,17 +147,20 @@ pub(super) fn run(args: &MergeArgs, stdout: Stdout) -> Result<(), Failure> {
     if let Some(to) = evidence_to {
         evidence::write(&merged, to)?;
     }
-    let json = configuration(args, &decided)?;
-    say(args, &merged, &decided, &json);
-    output.write(json.as_bytes(), true).map_err(Failure::NoResult)?;
+    let configuration = configuration(args, &decided);
+    let json = configuration.as_deref().unwrap_or_default();
+    say(args, &merged, &decided, json);
+    if configuration.is_ok() {
+        output.write(json.as_bytes(), true).map_err(Failure::NoResult)?;
+    }
     if let Some(to) = report_to {
         let text = decided.report.to_json().context("cannot write the report").map_err(Failure::NoResult)?;
         to.write(text.as_bytes(), false).map_err(Failure::NoResult)?;
     }
     if let Some(to) = html_to {
-        to.write(fleet_page(&decided.report, &json).as_bytes(), false).map_err(Failure::NoResult)?;
+        to.write(fleet_page(&decided.report, json).as_bytes(), false).map_err(Failure::NoResult)?;
     }
-    Ok(())
+    configuration.map(|_| ())
 }
 
 /// The files that the arguments name, in order.

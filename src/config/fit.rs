@@ -5,7 +5,7 @@ use super::cell::{Basis, Cell, CellMatch, Subcell};
 use super::cell_specs::{CellSpecs, SpecIndex};
 use super::decide::{decide, Decision, DecisionOptions, Host, NoSamples};
 use super::members::Members;
-use super::mitosis::{MitosisError, MAX_CELLS};
+use super::mitosis::MitosisError;
 use super::note::Note;
 use super::scheduler::Scheduler;
 use super::tally::{CellIndex, Tally};
@@ -86,87 +86,92 @@ fn best_that_fits(
     options: &DecisionOptions,
     locality: &impl Fn(&[bool], &[u32]) -> Option<f64>,
 ) -> Result<Labelled, NoSamples> {
-    let all = by_density(specs, tally);
-    let mut left_out = specs_left_out(&all, specs, tally, options);
+    let mut fewer = Fewer::new(specs, tally, options);
+    while fewer.host().refuses().is_some() && fewer.leave_out_next(0) {}
     let mut best: Option<(f64, Labelled)> = None;
     loop {
-        let found = without(&left_out, specs, tally, members, options, locality)?;
-        let avoids =
-            found.0.as_ref().and_then(|labels| locality(&vec![true; labels.len()], labels)).unwrap_or_default();
+        let found = fewer.decide(members, locality)?;
+        let avoids = found.0.as_ref().and_then(|labels| locality(&vec![true; labels.len()], labels));
+        let avoids = avoids.unwrap_or_default();
         if best.as_ref().is_none_or(|(most, _)| avoids > most + CLEARLY) {
             best = Some((avoids, found));
         }
-        let next = all.iter().rev().map(|it| it.0).find(|spec| *spec >= specs.given() && !left_out.contains(spec));
-        match next {
-            Some(next) => left_out.push(next),
-            None => return best.map(|it| it.1).ok_or(NoSamples),
+        if !fewer.leave_out_next(specs.given()) {
+            return best.map(|it| it.1).ok_or(NoSamples);
         }
     }
 }
 
-/// The decision without some of the cell specs: the threads of their cells are in those of the others.
-fn without(
-    left_out: &[SpecIndex],
-    specs: &CellSpecs,
-    tally: &Tally,
-    members: &Members,
-    options: &DecisionOptions,
-    locality: &impl Fn(&[bool], &[u32]) -> Option<f64>,
-) -> Result<Labelled, NoSamples> {
-    let fewer = specs.without(left_out);
-    let (tally_of_fewer, cell_of) = tally.under(&fewer);
-    let mut moved = members.clone();
-    for member in &mut moved.threads {
-        member.cell = cell_of.get(member.cell as usize).copied().unwrap_or(CellIndex::MAX);
+/// A decision without some of the cell specs: the threads of their cells are in those of the others.
+struct Fewer<'a> {
+    all: &'a CellSpecs,
+    of_all: &'a Tally,
+    options: DecisionOptions,
+    left_out: Vec<SpecIndex>,
+    specs: CellSpecs,
+    tally: Tally,
+    /// The new cell of each cell.
+    cell_of: Vec<CellIndex>,
+}
+
+impl<'a> Fewer<'a> {
+    /// Without any left out.
+    fn new(all: &'a CellSpecs, of_all: &'a Tally, options: &DecisionOptions) -> Self {
+        let (tally, cell_of) = of_all.under(all);
+        Self { all, of_all, options: *options, left_out: Vec::new(), specs: all.clone(), tally, cell_of }
     }
-    let sampled = |specs: &CellSpecs, tally: &Tally| Host::new(specs, tally, options).sampled;
-    let cells = options.cells.map(|cells| scaled(cells, sampled(specs, tally), sampled(&fewer, &tally_of_fewer)));
-    let options = DecisionOptions { cells, ..*options };
-    let configuration = better(&fewer, &tally_of_fewer, &moved, &options, locality)?;
-    let by_name = decide(&fewer, &tally_of_fewer, &Members::default(), &options)?;
-    let of = |decision: &Decision| labels(decision, &tally_of_fewer, &moved);
-    Ok((of(&configuration), of(&by_name), configuration))
+
+    /// The options, with as many cells as the host has then, if that was given.
+    fn options(&self) -> DecisionOptions {
+        let sampled = |specs: &CellSpecs, tally: &Tally| Host::new(specs, tally, &self.options).sampled;
+        let (before, after) = (sampled(self.all, self.of_all), sampled(&self.specs, &self.tally));
+        DecisionOptions { cells: self.options.cells.map(|cells| scaled(cells, before, after)), ..self.options }
+    }
+
+    fn host(&self) -> Host {
+        Host::new(&self.specs, &self.tally, &self.options())
+    }
+
+    /// Leaves out that one with fewest samples for a cell, but none before `first`; false if there is none, but for the last, which
+    /// always exists.
+    fn leave_out_next(&mut self, first: SpecIndex) -> bool {
+        let last = self.all.specs().len().saturating_sub(1);
+        let kept = (0..last).filter(|spec| !self.left_out.contains(spec));
+        let density = |place: usize| {
+            let cells = self.tally.cells().filter(|(_, cell)| cell.spec == place).count();
+            (cells > 0).then(|| self.tally.spec_total(place) / cells as f64)
+        };
+        // Their places among those that are left.
+        let open = kept.enumerate().filter_map(|(place, spec)| Some((spec, density(place)?)));
+        let next = open.filter(|(spec, _)| *spec >= first).min_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)));
+        let Some((next, _)) = next else { return false };
+        self.left_out.push(next);
+        self.specs = self.all.without(&self.left_out);
+        (self.tally, self.cell_of) = self.of_all.under(&self.specs);
+        true
+    }
+
+    fn decide(
+        &self,
+        members: &Members,
+        locality: &impl Fn(&[bool], &[u32]) -> Option<f64>,
+    ) -> Result<Labelled, NoSamples> {
+        let mut moved = members.clone();
+        for member in &mut moved.threads {
+            member.cell = self.cell_of.get(member.cell as usize).copied().unwrap_or(CellIndex::MAX);
+        }
+        let options = self.options();
+        let configuration = better(&self.specs, &self.tally, &moved, &options, locality)?;
+        let by_name = decide(&self.specs, &self.tally, &Members::default(), &options)?;
+        let of = |decision: &Decision| labels(decision, &self.tally, &moved);
+        Ok((of(&configuration), of(&by_name), configuration))
+    }
 }
 
 /// How many cells a host has with fewer cell specs, if it had so many before: as many of them as of those with samples.
 fn scaled(cells: usize, before: usize, after: usize) -> usize {
     // That of the root is one of them in any case.
     1 + (cells.saturating_sub(1) * after.saturating_sub(1)).div_ceil(before.saturating_sub(1).max(1))
-}
-
-/// The cell specs with cells, but for the root's, each with the number of its cells; those with most samples for a cell first.
-fn by_density(specs: &CellSpecs, tally: &Tally) -> Vec<(SpecIndex, usize)> {
-    let last = specs.specs().len().saturating_sub(1);
-    let cells_of = |spec: SpecIndex| tally.cells().filter(|(_, cell)| cell.spec == spec).count();
-    let density = |&(spec, cells): &(SpecIndex, usize)| tally.spec_total(spec) / cells as f64;
-    let mut all: Vec<(SpecIndex, usize)> =
-        (0..last).map(|spec| (spec, cells_of(spec))).filter(|(_, cells)| *cells > 0).collect();
-    all.sort_by(|a, b| density(b).total_cmp(&density(a)).then(a.0.cmp(&b.0)));
-    all
-}
-
-/// The cell specs for whose cells the host has no CPUs if those before them have theirs.
-fn specs_left_out(
-    all: &[(SpecIndex, usize)],
-    specs: &CellSpecs,
-    tally: &Tally,
-    options: &DecisionOptions,
-) -> Vec<SpecIndex> {
-    let host = Host::new(specs, tally, options);
-    // Of a host with more cells than were sampled, each spec has more.
-    let many = host.cells.saturating_sub(1) as f64 / host.sampled.saturating_sub(1).max(1) as f64;
-    // That of the root always exists.
-    let mut left = options.target_cpus.min(MAX_CELLS) as f64 - 1.0;
-    let mut left_out = Vec::new();
-    for (spec, cells) in all {
-        let cells = (*cells as f64 * many).ceil();
-        if cells <= left {
-            left -= cells;
-        } else {
-            left_out.push(*spec);
-        }
-    }
-    left_out
 }
 
 /// What takes the threads of each subcell of `finding` in `configuration`.

@@ -71,6 +71,11 @@ pub fn fleet_page(report: &FleetReport, configuration: &str) -> String {
         report.runs, report.hosts, report.samples, report.seconds, report.lost, report.target_cpus, report.cells_of_host,
         text(&report.scxprof)
     );
+    if let Some(locality) = report.locality {
+        let found = report.locality_found.filter(|found| *found > locality + 0.0005);
+        let found = found.map_or_else(String::new, |found| format!(" ({} with all groups)", percent(found)));
+        let _ = writeln!(page, "<p>Locality: {}{found}.</p>", percent(locality));
+    }
     let _ = writeln!(page, "<h2>Configuration</h2><pre>{}</pre>", text(configuration));
     for note in &report.notes {
         let _ = writeln!(page, "<p>Note: {}</p>", text(note));

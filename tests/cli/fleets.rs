@@ -105,6 +105,13 @@ fn many_hosts_have_one_configuration() {
     let stepped = ["--report", again.to_str().unwrap()];
     assert_eq!(expect(&merge(&[step.to_str().unwrap()], &stepped), 0), whole);
     assert_eq!(fs::read(&again).unwrap(), fs::read(&report).unwrap());
+    // A host that can load nothing of it: the facts are written, and say so.
+    fs::remove_file(&page).unwrap();
+    let one = scxprof(&[&["merge", "--target-cpus", "1"], &files[..], &outputs].concat());
+    assert_eq!(expect(&one, 5), "");
+    let facts: Value = serde_json::from_str(&fs::read_to_string(&report).unwrap()).unwrap();
+    assert!(facts["locality"].as_f64() < facts["locality_found"].as_f64(), "{facts}");
+    assert!(fs::read_to_string(&page).unwrap().contains("with all groups"));
     // For scx_layered.
     let layers: Value = serde_json::from_str(&expect(&merge(&files, &["--target", "layered"]), 0)).unwrap();
     assert!(layers[0]["kind"].is_object(), "{layers}");
