@@ -112,6 +112,9 @@ fn every_section_has_the_numbers_of_the_report() {
     assert!(dom.contains("data-drawn=\"12\""), "{:?}", dom.split("data-drawn").nth(1).map(|it| &it[..20]));
     // What the address names is marked and shown.
     assert!(dom.contains("<tr data-key=\"2\" class=\"marked\"") && dom.contains("Shares most with"), "{dom}");
+    // The headline is that of the report.
+    assert!(!report.headline.is_empty());
+    assert!(dom.contains(&format!("<p class=\"lead\"><bdi class=\"name\">{}</bdi></p>", report.headline)), "{dom}");
     // The configuration, as it is printed.
     let text = report.configuration.text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     assert!(dom.contains(&text), "{text}");
