@@ -38,7 +38,8 @@ if [ -z "$page" ]; then
     "$target/demo/scxprof" report -f "$files/example.tar.gz" --target-cpus 64 --html "$page" || [ $? -eq 4 ]
 fi
 
-# A picture of a section alone: a browser without a screen paints the top of a page only.
+# A picture of a section alone: a browser without a screen paints the top of a page only. On a busy host it may leave out text, unless
+# told to draw all of it first.
 picture() {
     local name=$1 section=$2 height=$3 fragment=
     shift 3
@@ -46,7 +47,7 @@ picture() {
     [ "$section" != unseen ] || fragment='#unseen'
     sed "s|</head>|<style>section:not(#$section), footer { display: none }</style></head>|" "$page" >"$files/$name.html"
     timeout 100 "$browser" --headless --no-sandbox --disable-gpu --hide-scrollbars --user-data-dir="$files/user" \
-        --virtual-time-budget=10000 --window-size="1280,$height" --screenshot="$files/$name.png" "$@" \
+        --run-all-compositor-stages-before-draw --virtual-time-budget=10000 --window-size="1280,$height" --screenshot="$files/$name.png" "$@" \
         "file://$files/$name.html$fragment" >"$files/log" 2>&1
     if [ ! -s "$files/$name.png" ]; then
         cat "$files/log" >&2
