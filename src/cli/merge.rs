@@ -15,12 +15,13 @@ use super::output::{Output, Readers, Stdout};
 use super::outputs::check_distinct;
 use super::say::say_lines;
 use super::signals::Signals;
-use super::{evidence, input};
+use super::{evidence, input, width};
 use crate::config::{DecisionOptions, Placement};
 use crate::evidence::file::{self, FileError};
 use crate::evidence::{
     fleet_page, Evidence, EvidenceError, FleetDecision, FleetError, FleetReport, Folds, Key, RowKind, Scope,
 };
+use scxprof_base::columns::wrapped;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -266,7 +267,8 @@ fn say(args: &MergeArgs, merged: &Evidence, decided: &FleetDecision, json: &str)
         say!("note: hosts that share otherwise than most: {}{more}", names.join(", "));
     }
     if args.verbose > 0 {
-        let mut text = report.text();
+        let width = width::of(&std::io::stderr());
+        let mut text = report.text(width);
         let score = Placement::parse(json).ok().and_then(|placement| merged.score(&placement, args.llcs));
         if let Some(score) = score {
             let _ = writeln!(
@@ -278,7 +280,7 @@ fn say(args: &MergeArgs, merged: &Evidence, decided: &FleetDecision, json: &str)
                 merged.avoidable() * 100.0
             );
         }
-        say_lines(&text);
+        say_lines(&wrapped(&text, width));
     }
 }
 

@@ -10,7 +10,7 @@ use super::key::{Class, RowKind};
 use super::rows::{Evidence, Sum, Sums};
 use super::totals::{threads_of_run, Totals, LEAST_COUNTED};
 use crate::config::{Decision, Note};
-use scxprof_base::columns::aligned;
+use scxprof_base::columns::{fitted, wrapped, Column};
 use scxprof_base::escape;
 
 /// The least part of the runs that disagree on a pair which is worth a line.
@@ -258,6 +258,11 @@ fn is_disputed(pair: &PairReport) -> bool {
     few >= 1.0 && few >= DISAGREE * pair.told() as f64
 }
 
+/// How the columns of communities, of pairs and of hosts give way.
+const COMMUNITY_COLUMNS: [Column; 3] = [Column::name(1), Column::name(0).at_least(24), Column::number(0)];
+const PAIR_COLUMNS: [Column; 4] = [Column::name(2), Column::name(0).at_least(24), Column::number(0), Column::number(1)];
+const HOST_COLUMNS: [Column; 3] = [Column::name(0), Column::number(1), Column::number(0)];
+
 impl FleetReport {
     /// As JSON.
     ///
@@ -267,9 +272,9 @@ impl FleetReport {
         serde_json::to_string_pretty(self).map(|text| escape::json(text) + "\n")
     }
 
-    /// As text for people.
+    /// As text for people; no line is longer than `width`.
     #[must_use]
-    pub fn text(&self) -> String {
+    pub fn text(&self, width: Option<usize>) -> String {
         let mut text = String::new();
         let _ = writeln!(
             text,
@@ -289,7 +294,7 @@ impl FleetReport {
         rows.extend(
             self.communities.iter().map(|it| [place(&it.cell, &it.cgroup), it.classes.join(", "), percent(it.common)]),
         );
-        text += &aligned(&rows);
+        text += &fitted(&rows, &COMMUNITY_COLUMNS, width);
         if let Some(locality) = self.locality {
             let found = self.locality_found.filter(|found| *found > locality + 0.0005);
             let found = found.map_or_else(String::new, |found| format!(" ({} with all groups)", percent(found)));
@@ -302,7 +307,7 @@ impl FleetReport {
                 let part = it.part_sharing().map_or_else(|| "-".to_owned(), percent);
                 [place(&it.cell, &it.cgroup), format!("{} and {}", it.a, it.b), part, it.told().to_string()]
             }));
-            text += &aligned(&rows);
+            text += &fitted(&rows, &PAIR_COLUMNS, width);
         }
         if !self.outliers.is_empty() {
             let _ = writeln!(text, "Hosts that share otherwise than most:");
@@ -310,9 +315,9 @@ impl FleetReport {
             rows.extend(
                 self.outliers.iter().take(LINES).map(|it| [it.host.clone(), it.runs.to_string(), percent(it.differs)]),
             );
-            text += &aligned(&rows);
+            text += &fitted(&rows, &HOST_COLUMNS, width);
         }
-        text
+        wrapped(&text, width)
     }
 }
 

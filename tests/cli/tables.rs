@@ -154,3 +154,28 @@ fn tables_fit_the_terminal() {
         assert_eq!(fs::read_to_string(&file).unwrap(), whole, "{name}: a file has all");
     }
 }
+
+#[test]
+fn what_a_fleet_shares_fits_the_terminal() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let run = |arguments: &[&str], columns: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_scxprof"));
+        let output = command.current_dir(directory).args(arguments).env("COLUMNS", columns).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{arguments:?}: {said}");
+        said
+    };
+    for (name, pairs) in [("a", 2), ("b", 1)] {
+        samples(directory, "perf.jsonl", pairs);
+        let extract = ["extract", "-f", "perf.jsonl", "--target-cpus", "16", "-o", "/dev/null"];
+        let evidence = format!("{name}.parquet");
+        run(&[&extract[..], &["--evidence", &evidence]].concat(), "200");
+    }
+    for columns in ["80", "40"] {
+        let said = run(&["merge", "a.parquet", "b.parquet", "-v", "--target-cpus", "16", "-o", "/dev/null"], columns);
+        let table: Vec<&str> = said.lines().filter(|line| !line.starts_with("note: ")).collect();
+        assert!(table.iter().any(|line| line.starts_with("CELL  ")), "{said}");
+        assert!(table.iter().all(|line| line.chars().count() <= columns.parse().unwrap()), "{said}");
+    }
+}
