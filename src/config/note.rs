@@ -488,8 +488,8 @@ impl Note {
                 let large = (*needed).max(64).checked_next_power_of_two().unwrap_or(*needed);
                 write!(
                     f,
-                    "this host has {cpus}, and scx_mitosis needs one for each cell and each subcell ({needed} for all of these), so the \
-                     configuration is without "
+                    "this host has {cpus}; scx_mitosis gives each cell the same number of them, and needs one for each subcell \
+                     ({needed} for all that was found), so the configuration is without "
                 )?;
                 f.write_str(&first(NAMED, left_out.iter().map(of_cell), ", "))?;
                 write!(

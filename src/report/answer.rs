@@ -96,11 +96,28 @@ fn names(subcell: &SubcellReport) -> String {
     text
 }
 
-/// Where a line is used: the source line of its hottest code, else the variable, else the memory.
+/// Directories of code that is not the user's own: it inlines headers of libraries.
+const OF_LIBRARIES: [&str; 4] = ["/usr/include/", "/usr/lib/", "/rustc/", "/include/c++/"];
+
+/// The source line of the hottest code that uses a line, if it is not one of a library.
+fn source(line: &Granule) -> Option<&str> {
+    let is_own = |source: &&str| !OF_LIBRARIES.iter().any(|part| source.contains(part));
+    line.code.iter().filter_map(|code| code.line.as_deref()).find(is_own)
+}
+
+/// Where a line is used: its source line, else the function, else the variable, else the memory.
 fn place(line: &Granule) -> String {
-    let source = line.code.iter().find_map(|code| code.line.as_deref());
-    let source = source.map(|line| line.rsplit('/').next().unwrap_or(line).to_owned());
-    source.or_else(|| line.symbol.as_ref().map(|symbol| symbol.name.clone())).unwrap_or_else(|| line.memory.clone())
+    let source = source(line).map(|line| line.rsplit('/').next().unwrap_or(line).to_owned());
+    let function = || line.code.iter().find_map(|code| code.sym.clone());
+    let variable = || line.symbol.as_ref().map(|symbol| symbol.name.clone());
+    source.or_else(function).or_else(variable).unwrap_or_else(|| line.memory.clone())
+}
+
+/// What memory is called: a variable and its file, else as the report has it.
+fn memory(line: &Granule) -> String {
+    let Some(symbol) = &line.symbol else { return line.memory.clone() };
+    let file = symbol.dso.rsplit('/').next().unwrap_or(&symbol.dso);
+    format!("{} in {file}", symbol.name)
 }
 
 /// What was found in a line, as `3 groups: parse x3, index x3, stat x2 (false sharing at pool.cpp:14); this host fits 1`.
@@ -108,7 +125,7 @@ fn place(line: &Granule) -> String {
 pub(super) fn headline(report: &Report) -> String {
     let groups = groups(report);
     let mut text = match groups.len() {
-        0 => "no threads that share memory were found".to_owned(),
+        0 => nothing(report),
         1 => "1 group: ".to_owned(),
         count => format!("{count} groups: "),
     };
@@ -127,6 +144,14 @@ pub(super) fn headline(report: &Report) -> String {
         let _ = write!(text, "; this host fits {fitting}");
     }
     text
+}
+
+/// What was looked at, where no group was found.
+fn nothing(report: &Report) -> String {
+    let threads =
+        report.cells.iter().flat_map(|cell| &cell.subcells).map(|subcell| subcell.threads.len()).sum::<usize>();
+    let threads = if threads == 1 { "1 thread".to_owned() } else { format!("{threads} threads") };
+    format!("no threads that share memory were found among {threads} with {:.0} samples", report.samples)
 }
 
 /// The answer for people: the headline, a line for each group with what it shares, false sharing with its source line, the locality,
@@ -198,7 +223,8 @@ fn shared(group: &Group<'_>) -> String {
     };
     // A variable of its hottest line says more than the address of the region.
     let line = group.subcell.lines.iter().find(|line| line.symbol.is_some());
-    let name = line.filter(|_| group.subcell.regions.len() == 1).map_or(&region.memory, |line| &line.memory);
+    let is_one = group.subcell.regions.len() == 1;
+    let name = line.filter(|_| is_one).map_or_else(|| region.memory.clone(), memory);
     let more = group.subcell.regions.len().saturating_sub(1);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     format!("{name} ({}){more}", size(region.bytes))
@@ -213,15 +239,21 @@ fn is_hot(report: &Report, line: &Granule) -> bool {
 
 /// A line that threads share falsely: its threads, its variable, and the source line.
 fn false_sharing(line: &Granule) -> String {
-    let mut threads: Vec<&str> = line.by_thread.iter().filter_map(|it| it.comm.as_deref()).collect();
-    threads.sort_unstable();
-    threads.dedup();
-    let more = threads.len().saturating_sub(NAMES);
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for thread in &line.by_thread {
+        *counts.entry(thread.comm.as_deref().unwrap_or("?")).or_default() += 1;
+    }
+    let named = counts.iter().take(NAMES).map(|(name, threads)| match threads {
+        1 => (*name).to_owned(),
+        threads => format!("{name} x{threads}"),
+    });
+    let threads = named.collect::<Vec<_>>().join(", ");
+    let more = counts.len().saturating_sub(NAMES);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    let threads = threads.iter().take(NAMES).copied().collect::<Vec<_>>().join(", ");
-    let code = line.code.iter().find_map(|code| code.line.as_deref());
-    let code = code.map_or_else(String::new, |line| format!(", at {line}"));
-    format!("False sharing: {threads}{more} use different bytes of one cache line of {}{code}", line.memory)
+    let code = source(line).map(|line| format!(", at {line}"));
+    let function = || line.code.iter().find_map(|code| Some(format!(", in {}", code.sym.as_ref()?)));
+    let code = code.or_else(function).unwrap_or_default();
+    format!("False sharing: {threads}{more} use different bytes of one cache line of {}{code}", memory(line))
 }
 
 fn percent(part: f64) -> String {
@@ -260,7 +292,21 @@ mod tests {
         report.lines.clear();
         assert_eq!(headline(&report), "2 groups: reader-a + writer-a, reader-b + writer-b; this host fits none");
         report.cells.clear();
-        assert_eq!(headline(&report), "no threads that share memory were found");
+        assert!(headline(&report).starts_with("no threads that share memory were found among 0 threads with 50"));
+    }
+
+    #[test]
+    fn the_place_is_in_code_of_the_user() {
+        let mut line = made().lines[0].clone();
+        assert_eq!(place(&line), "queue.c:12");
+        let header =
+            |line: &str| crate::report::Code { line: Some(line.to_owned()), ..made().lines[0].code[0].clone() };
+        line.code.insert(0, header("/usr/include/c++/12/bits/atomic_base.h:618"));
+        assert_eq!(place(&line), "queue.c:12");
+        line.code.pop();
+        assert_eq!(place(&line), "push");
+        line.code.clear();
+        assert_eq!((place(&line).as_str(), memory(&line).as_str()), ("total", "total in server"));
     }
 
     #[test]
@@ -287,8 +333,7 @@ mod tests {
         assert!(text.lines().count() <= 10, "{text}");
         assert!(text.contains("\nLocality: 90.0 % of the avoidable misses "), "{text}");
         assert!(text.contains("\nThis host has 2 CPUs, so the configuration is without allotment/lone"), "{text}");
-        let line =
-            "\nFalse sharing: reader\\x0a, writer use different bytes of one cache line of total+0x0 (server), at \
+        let line = "\nFalse sharing: reader\\x0a, writer use different bytes of one cache line of total in server, at \
                     /src/queue.c:12\n";
         assert!(text.contains(line), "{text}");
     }
