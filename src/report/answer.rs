@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::memory::Granule;
-use super::model::{CellReport, Report, SubcellReport};
+use super::model::{CellReport, Report, SubcellReport, ThreadReport};
 use crate::cluster::LineSharing;
 use crate::config::base_of;
 use scxprof_base::columns::{fitted, wrapped, Column};
@@ -34,26 +34,51 @@ const COLUMNS: [Column; 6] = [
     Column::name(1).at_least(12),
 ];
 
-/// A group of threads that share memory.
+/// A group of threads that share memory. A subcell can have several, where names do not tell them apart or there is no room.
 struct Group<'a> {
     cell: &'a CellReport,
     subcell: &'a SubcellReport,
+    /// It has the subcell for itself.
+    is_alone: bool,
+    threads: Vec<&'a ThreadReport>,
     /// Its names of threads, each with its number.
     names: String,
+    samples: f64,
     /// The lines that its threads share falsely.
     false_lines: Vec<&'a Granule>,
 }
 
 impl<'a> Group<'a> {
-    fn new(cell: &'a CellReport, subcell: &'a SubcellReport, report: &'a Report) -> Self {
-        let is_of = |line: &&Granule| {
-            let threads = line.by_thread.iter();
-            let here = threads.filter(|it| subcell.threads.iter().any(|thread| thread.tid == it.tid)).count();
-            here * 2 > line.by_thread.len()
-        };
-        let is_worth = |line: &&Granule| line.accesses >= LEAST_PART * subcell.samples;
-        let false_lines = false_lines(report).filter(|line| is_of(line) && is_worth(line)).collect();
-        Self { cell, subcell, names: names(subcell), false_lines }
+    fn new(
+        (cell, subcell): (&'a CellReport, &'a SubcellReport),
+        threads: Vec<&'a ThreadReport>,
+        is_alone: bool,
+        report: &'a Report,
+    ) -> Self {
+        let samples = threads.iter().fold(0.0, |sum, thread| sum + thread.samples);
+        let names = names(&threads);
+        let mut group = Self { cell, subcell, is_alone, threads, names, samples, false_lines: Vec::new() };
+        let is_worth = |line: &&Granule| line.accesses >= LEAST_PART * samples;
+        group.false_lines = false_lines(report).filter(|line| group.uses(line) && is_worth(line)).collect();
+        group
+    }
+
+    /// The groups of a subcell: by their communities, if it has several.
+    fn of_subcell(of: (&'a CellReport, &'a SubcellReport), report: &'a Report) -> Vec<Self> {
+        let mut communities: BTreeMap<&str, Vec<&'a ThreadReport>> = BTreeMap::new();
+        for thread in of.1.threads.iter().filter(|thread| thread.verdict.starts_with("community ")) {
+            communities.entry(&thread.verdict).or_default().push(thread);
+        }
+        if communities.len() < 2 {
+            return vec![Self::new(of, of.1.threads.iter().collect(), true, report)];
+        }
+        communities.into_values().map(|threads| Self::new(of, threads, false, report)).collect()
+    }
+
+    /// True if most of the threads that use a line are its own.
+    fn uses(&self, line: &Granule) -> bool {
+        let here = line.by_thread.iter().filter(|it| self.threads.iter().any(|thread| thread.tid == it.tid)).count();
+        here * 2 > line.by_thread.len()
     }
 
     fn is_left_out(&self) -> bool {
@@ -63,9 +88,8 @@ impl<'a> Group<'a> {
 
 /// The groups of a report, those with most samples first.
 fn groups(report: &Report) -> Vec<Group<'_>> {
-    let groups = report.groups().map(|(cell, subcell)| Group::new(cell, subcell, report));
-    let mut groups: Vec<Group<'_>> = groups.collect();
-    groups.sort_by(|a, b| b.subcell.samples.total_cmp(&a.subcell.samples));
+    let mut groups: Vec<Group<'_>> = report.groups().flat_map(|of| Group::of_subcell(of, report)).collect();
+    groups.sort_by(|a, b| b.samples.total_cmp(&a.samples));
     groups
 }
 
@@ -74,9 +98,9 @@ fn false_lines(report: &Report) -> impl Iterator<Item = &Granule> {
 }
 
 /// The names of a group's threads without the numbers at their ends, each with how many threads have it: `parse x3, reader-a`.
-fn names(subcell: &SubcellReport) -> String {
+fn names(threads: &[&ThreadReport]) -> String {
     let mut families: BTreeMap<&str, (usize, f64)> = BTreeMap::new();
-    for thread in &subcell.threads {
+    for thread in threads {
         let name = thread.comm.as_deref().unwrap_or("?");
         let base = name.get(..base_of(name.as_bytes()).len()).unwrap_or(name);
         let family = families.entry(base).or_default();
@@ -208,8 +232,8 @@ fn row(report: &Report, group: &Group<'_>) -> [String; 6] {
     let confidence = group.subcell.confidence;
     [
         format!("  {}{of}", group.names),
-        percent(group.subcell.share),
-        part(group.subcell.locality),
+        percent(if report.samples > 0.0 { group.samples / report.samples } else { 0.0 }),
+        part(group.subcell.locality.filter(|_| group.is_alone)),
         confidence.map_or_else(|| "-".to_owned(), |it| format!("{it:.2}")),
         taker,
         shared(group),
@@ -218,6 +242,11 @@ fn row(report: &Report, group: &Group<'_>) -> [String; 6] {
 
 /// What a group shares most: the region with its size.
 fn shared(group: &Group<'_>) -> String {
+    if !group.is_alone {
+        // The regions are those of all groups of the subcell.
+        let line = group.subcell.lines.iter().find(|line| group.uses(line));
+        return line.map_or_else(|| "-".to_owned(), memory);
+    }
     let Some(region) = group.subcell.regions.first() else {
         return group.subcell.pages.first().map_or_else(|| "-".to_owned(), |page| page.memory.clone());
     };
@@ -231,7 +260,7 @@ fn shared(group: &Group<'_>) -> String {
 }
 
 fn is_hot(report: &Report, line: &Granule) -> bool {
-    let of_threads = |it: &&super::model::ThreadReport| line.by_thread.iter().any(|thread| thread.tid == it.tid);
+    let of_threads = |it: &&ThreadReport| line.by_thread.iter().any(|thread| thread.tid == it.tid);
     let threads = report.cells.iter().flat_map(|cell| &cell.subcells).flat_map(|subcell| &subcell.threads);
     let samples: f64 = threads.filter(of_threads).map(|thread| thread.samples).sum();
     line.accesses >= LEAST_PART * samples
@@ -311,11 +340,21 @@ mod tests {
 
     #[test]
     fn threads_of_one_name_are_counted() {
-        let mut subcell = made().cells[0].subcells[0].clone();
-        let thread = subcell.threads[0].clone();
-        let named = |comm: &str| crate::report::ThreadReport { comm: Some(comm.to_owned()), ..thread.clone() };
-        subcell.threads = ["parse1", "parse2", "log", "a", "b", "parse10", "9"].map(named).to_vec();
-        assert_eq!(names(&subcell), "parse x3 + 9 + a + 2 more");
+        let thread = made().cells[0].subcells[0].threads[0].clone();
+        let named = |comm: &str| ThreadReport { comm: Some(comm.to_owned()), ..thread.clone() };
+        let threads = ["parse1", "parse2", "log", "a", "b", "parse10", "9"].map(named);
+        assert_eq!(names(&threads.iter().collect::<Vec<_>>()), "parse x3 + 9 + a + 2 more");
+    }
+
+    #[test]
+    fn communities_that_names_do_not_tell_apart_are_groups() {
+        let mut report = made();
+        let other = report.cells[0].subcells.remove(1);
+        report.cells[0].subcells[0].threads.extend(other.threads);
+        for (thread, comm) in report.cells[0].subcells[0].threads.iter_mut().zip(["a", "a", "b", "a"]) {
+            thread.comm = Some(comm.to_owned());
+        }
+        assert_eq!(headline(&report), "2 groups: a x2 (false sharing at queue.c:12), a + b");
     }
 
     #[test]
