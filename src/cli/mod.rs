@@ -169,7 +169,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>, stdout_is_open: bool) -> E
 fn parse(args: &[OsString]) -> Result<Args, ExitCode> {
     habits::check(args).map_err(Failure::exit)?;
     let mut matches = Args::command().try_get_matches_from(args).map_err(|error| tell(&error, args))?;
-    if let Some(args) = names::with_newest(args, &matches).map_err(Failure::exit)? {
+    if let Some(args) = names::with_newest(&Args::command(), args, &matches).map_err(Failure::exit)? {
         matches = Args::command().try_get_matches_from(&args).map_err(|error| tell(&error, &args))?;
     }
     own_input::check(&matches).map_err(Failure::exit)?;

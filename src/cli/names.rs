@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use anyhow::anyhow;
-use clap::ArgMatches;
+use clap::{Arg, ArgMatches, Command, Id};
 
 use super::date;
 use super::failure::Failure;
@@ -76,10 +76,16 @@ fn newest(directory: &Path) -> Option<PathBuf> {
 
 /// The command line with the newest profile of the current directory, if it is one of a command that reads a profile and names
 /// none; `None` if there is nothing to add.
-pub(super) fn with_newest(args: &[OsString], matches: &ArgMatches) -> Result<Option<Vec<OsString>>, Failure> {
+pub(super) fn with_newest(
+    all: &Command,
+    args: &[OsString],
+    matches: &ArgMatches,
+) -> Result<Option<Vec<OsString>>, Failure> {
     let Some((command, below)) = matches.subcommand() else { return Ok(None) };
-    // Only commands that read a profile have both.
-    let is_unnamed = |id: &str| matches!(below.try_get_raw(id), Ok(None));
+    let known: Vec<&Id> =
+        all.find_subcommand(command).iter().flat_map(|it| it.get_arguments()).map(Arg::get_id).collect();
+    // Only commands that read a profile have both. The matches know this in debug builds alone.
+    let is_unnamed = |id: &str| known.iter().any(|it| *it == id) && matches!(below.try_get_raw(id), Ok(None));
     if !(is_unnamed("file") && is_unnamed("profile")) {
         return Ok(None);
     }
