@@ -234,7 +234,7 @@ impl Decided {
 
     /// True if the configuration leaves out some of what was found, which is always shown then.
     fn leaves_out(&self) -> bool {
-        self.found.decision().notes.iter().any(|note| matches!(note, Note::FewCpus { .. }))
+        self.found.decision().notes.iter().any(|note| matches!(note, Note::LeftOutOfHost { .. }))
     }
 
     /// True if a person is shown what was found.

@@ -11,7 +11,8 @@ const INSTEAD: &[(&[&str], &str)] = &[
     (&["top"], "`sudo scxprof stacks -t 10`, which prints the functions that use the CPU"),
     (
         &["c2c"],
-        "`sudo scxprof record`, then `scxprof report -v`, whose hot lines say which threads and which code share a cache line",
+        "`scxprof run -vv -- COMMAND`, or `sudo scxprof run -vv` for the host, whose hot lines say which threads and which code share a \
+         cache line",
     ),
     (
         &["mem"],

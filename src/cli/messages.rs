@@ -68,7 +68,7 @@ const FEW: f64 = 0.05;
 /// False for a note that the answer has, and for one that tells a person nothing.
 pub(super) fn is_news(note: &Note, verbose: u8) -> bool {
     match note {
-        Note::FewCpus { .. } => false,
+        Note::LeftOutOfHost { .. } => false,
         Note::Unknown { share, .. } => verbose > 0 || *share >= FEW,
         _ => true,
     }

@@ -1,6 +1,7 @@
 //! The report's part on communities and classes: what they share, where it lies, and how much of it stays together.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 use rustc_hash::FxHashMap;
 
@@ -30,10 +31,7 @@ pub(crate) fn describe(sharing: &Sharing, misses: &Misses, found: &[(u32, RawCom
         })
         .collect();
     let named = Named { sharing, pages };
-    let of_community = |thread: u32| match clusters.of_thread.get(thread as usize) {
-        Some(Verdict::Community(community)) => Some(*community as usize),
-        _ => None,
-    };
+    let of_community = |thread: u32| community_of(clusters, thread).map(|community| community as usize);
     let mut shared = vec![Vec::new(); found.len()];
     for page in misses.uses.chunk_by(|a, b| (a.object, a.line / LINES) == (b.object, b.line / LINES)) {
         for (community, weight) in own_page(page, &of_community) {
@@ -72,12 +70,20 @@ pub(crate) fn describe(sharing: &Sharing, misses: &Misses, found: &[(u32, RawCom
         }
     });
     clusters.communities = communities.collect();
+    // What one community alone uses, or what two threads do, keeps nobody from being told apart.
+    let is_of_several = |page: &&[Use]| {
+        let threads: BTreeSet<u32> = page.iter().map(|it| it.thread).collect();
+        let communities: BTreeSet<Option<u32>> = threads.iter().map(|&it| community_of(clusters, it)).collect();
+        threads.len() > 2 && (communities.len() > 1 || communities.contains(&None))
+    };
     let mut hubs: Vec<(u64, &[Use])> = Vec::new();
     for region in clusters.regions.iter().filter(|region| region.is_hub) {
         let from = misses.uses.partition_point(|it| (it.object, it.line) < (region.object, region.first));
         let to = misses.uses.partition_point(|it| (it.object, it.line) <= (region.object, region.last));
         let pages = misses.uses[from..to].chunk_by(|a, b| a.line / LINES == b.line / LINES);
-        hubs.extend(pages.map(|page| (page.iter().map(|it| u64::from(it.accesses)).sum::<u64>(), page)));
+        hubs.extend(
+            pages.filter(is_of_several).map(|page| (page.iter().map(|it| u64::from(it.accesses)).sum::<u64>(), page)),
+        );
     }
     hubs.sort_by_key(|(accesses, page)| (Reverse(*accesses), page[0].object, page[0].line));
     // A page may hold several regions.
@@ -88,6 +94,14 @@ pub(crate) fn describe(sharing: &Sharing, misses: &Misses, found: &[(u32, RawCom
 }
 
 const LINES: u64 = PAGE_SIZE / LINE_SIZE;
+
+/// The community of a thread, if it is in one.
+fn community_of(clusters: &Clusters, thread: u32) -> Option<u32> {
+    match clusters.of_thread.get(thread as usize) {
+        Some(Verdict::Community(community)) => Some(*community),
+        _ => None,
+    }
+}
 
 fn accesses(uses: &[Use]) -> u64 {
     uses.iter().map(|it| u64::from(it.accesses)).sum()

@@ -478,6 +478,8 @@ mod tests {
         }
         assert!(clusters.locality > Some(0.8) && clusters.stability > Some(0.99), "{:?}", clusters.locality);
         assert!(clusters.hubs.len() >= 4 && clusters.hubs[0].threads == 16);
+        // Each has 8 threads.
+        assert!(clusters.hubs.iter().all(|hub| hub.threads > 8), "none is of one community alone");
         let edges = clusters.edges(&stream.truth);
         assert!(edges[0].a == edges[0].b && edges[1].a == edges[1].b, "{edges:?}");
         assert!(edges.iter().skip(2).all(|edge| edge.misses < edges[1].misses / 3.0), "{edges:?}");

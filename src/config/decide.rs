@@ -11,7 +11,7 @@ use super::mitosis::{MitosisError, MAX_CELLS};
 use super::note::Note;
 use super::owners::ByCell;
 use super::scheduler::Scheduler;
-use super::specs::{specs, Room};
+use super::specs::{specs, Room, Specs};
 use super::tally::{CellIndex, Tally};
 
 /// The options of the decision.
@@ -76,8 +76,8 @@ pub struct Decision {
 ///
 /// Without members only names are known, and all threads are in classes.
 ///
-/// If scx_mitosis would not have a CPU for every subcell, cells get fewer of them. If it would not have one for every cell,
-/// [`Decision::refused`] says so. [`super::find`] decides what to do then.
+/// If scx_mitosis would not have a CPU for every subcell, cells get fewer of them; see [`Note::FewCpus`]. If it would not have one
+/// for every cell, [`Decision::refused`] says so. [`super::find`] decides what to do then.
 ///
 /// # Errors
 /// [`NoSamples`] if the tally is empty.
@@ -99,10 +99,16 @@ pub fn decide(
     let present = |index: &SpecIndex| tally.spec_total(*index) > 0.0;
     let count = (0..cell_specs.specs().len()).filter(present).count();
     let host = Host::new(cell_specs, tally, options);
+    let mut left_out = Vec::new();
     // What the general specs leave; each spec takes at least one cell.
     let mut room = Room { specs: MAX_CELLS.saturating_sub(count), subcells: host.subcells() };
     for (index, spec) in cell_specs.specs().iter().enumerate().filter(|(index, _)| present(index)) {
         let own = specs(index, spec, tally, &by_cell, options.min_share, room);
+        if room.subcells < host.most() {
+            let more = Room { subcells: host.most(), ..room };
+            let all = specs(index, spec, tally, &by_cell, options.min_share, more);
+            left_out.extend(missing(&all, &own));
+        }
         room.specs = room.specs.saturating_sub(own.cells.len());
         decision.cells.extend(own.cells);
         decision.bases.extend(own.bases);
@@ -124,7 +130,30 @@ pub fn decide(
     }
     unique_names(&mut decision.cells);
     decision.refused = host.refuses();
+    if !left_out.is_empty() && decision.refused.is_none() {
+        let Host { target_cpus, cells, share, .. } = host;
+        decision.notes.push(Note::FewCpus { target_cpus, cells, share, left_out });
+    }
     Ok(decision)
+}
+
+/// The subcells of `all` for which `own` has neither the communities nor the class, by their cells.
+fn missing(all: &Specs, own: &Specs) -> Vec<(String, Vec<String>)> {
+    let mut missing = Vec::new();
+    for (cell, bases) in all.cells.iter().zip(&all.bases) {
+        let at = own.cells.iter().position(|it| it.name == cell.name);
+        let kept = at.and_then(|at| own.bases.get(at)).map(Vec::as_slice).unwrap_or_default();
+        let is_kept = |basis: &Basis| match &basis.class {
+            Some(_) => kept.iter().any(|it| it.class == basis.class),
+            None => basis.communities.iter().all(|community| kept.iter().any(|it| it.communities.contains(community))),
+        };
+        let lost = cell.subcells.iter().zip(bases).filter(|(_, basis)| !is_kept(basis));
+        let lost: Vec<String> = lost.map(|(subcell, _)| subcell.name.clone()).collect();
+        if !lost.is_empty() {
+            missing.push((cell.name.clone(), lost));
+        }
+    }
+    missing
 }
 
 /// Makes names unique by a number.
@@ -328,11 +357,21 @@ mod tests {
         let enough = with(12);
         assert_eq!((names(&enough.cells[0]), &enough.notes[..]), (vec!["web", "log", "db", "rest"], &[][..]));
         // Three cells including the root's: 3, 2 and 1 CPU each.
-        for (target_cpus, share, kept) in [(11, 3, &["web", "log", "rest"][..]), (6, 2, &["web", "rest"]), (5, 1, &[])]
-        {
+        for (target_cpus, share, kept, lost) in [
+            (11, 3, &["web", "log", "rest"][..], &["db"][..]),
+            (6, 2, &["web", "rest"], &["log", "db"]),
+            (5, 1, &[], &["web", "log", "db"]),
+        ] {
             let decision = with(target_cpus);
             assert_eq!(names(&decision.cells[0]), kept, "{target_cpus}");
             assert_eq!(decision.bases[0].len(), kept.len());
+            let lost: Vec<_> = lost.iter().map(|&name| name.to_owned()).collect();
+            let left_out = |it: &(String, Vec<String>)| it.0 == "allotment" && it.1 == lost;
+            let is_said = |note: &Note| match note {
+                Note::FewCpus { cells: 3, share: has, left_out: out, .. } => *has == share && out.iter().any(left_out),
+                _ => false,
+            };
+            assert!(decision.notes.iter().any(is_said), "{:?}", decision.notes);
             let crowded = decision.cells.iter().filter(|cell| cell.subcells.len() > share).count();
             assert_eq!((crowded, decision.refused), (0, None));
         }

@@ -230,13 +230,9 @@ fn too_few(finding: &Decision, taken_by: &[Vec<Option<String>>], host: &Host) ->
         }
     }
     let subcells = finding.cells.iter().map(|cell| cell.subcells.len().max(1)).max().unwrap_or(1);
-    let note = Note::FewCpus {
-        target_cpus: finding.target_cpus,
-        cells: host.cells,
-        needed: host.cells.saturating_mul(subcells),
-        left_out,
-    };
-    matches!(&note, Note::FewCpus { left_out, .. } if !left_out.is_empty()).then_some(note)
+    let note =
+        Note::LeftOutOfHost { target_cpus: finding.target_cpus, needed: host.cells.saturating_mul(subcells), left_out };
+    matches!(&note, Note::LeftOutOfHost { left_out, .. } if !left_out.is_empty()).then_some(note)
 }
 
 #[cfg(test)]
@@ -303,7 +299,7 @@ mod tests {
             let nothing = (target_cpus == 1).then_some(MitosisError::NothingFits { target_cpus: 1 });
             assert_eq!(found.configuration.refused, nothing);
             let left_out = found.taken_by[0].iter().filter(|it| it.is_none()).count();
-            let note = found.configuration.notes.iter().find(|note| matches!(note, Note::FewCpus { .. }));
+            let note = found.configuration.notes.iter().find(|note| matches!(note, Note::LeftOutOfHost { .. }));
             // The fourth subcell is that of a class.
             assert_eq!(note.is_some(), target_cpus < 4, "{target_cpus}: {:?}", found.configuration.notes);
             assert_eq!(left_out, all.len() - 1 - subcells.saturating_sub(1), "{:?}", found.taken_by);

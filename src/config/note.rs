@@ -221,12 +221,21 @@ pub enum Note {
         /// How many more.
         communities: usize,
     },
-    /// Cells or subcells are left out, because scx_mitosis would exit with "Not enough CPUs" on a host of this size.
+    /// Subcells are left out, because scx_mitosis would exit with "Not enough CPUs" on a host of this size.
     FewCpus {
         /// CPUs of the host.
         target_cpus: usize,
         /// Cells with samples: one for each matched cgroup and the root's.
         cells: usize,
+        /// The smallest number of CPUs of a cell.
+        share: usize,
+        /// The subcells that are left out, the least valuable, by their cells.
+        left_out: Vec<(String, Vec<String>)>,
+    },
+    /// What was found and is not in the configuration, because the target host has too few CPUs.
+    LeftOutOfHost {
+        /// CPUs of the host.
+        target_cpus: usize,
         /// CPUs that are enough for all that was found.
         needed: usize,
         /// The subcells that are left out, the least valuable, by their cells. A cell without any is left out itself.
@@ -475,7 +484,22 @@ impl Note {
             Self::MoreChange { communities } => {
                 write!(f, "{communities} more communities are not the same all the time: --report lists them")
             }
-            Self::FewCpus { target_cpus, needed, left_out, .. } => {
+            Self::FewCpus { target_cpus, cells, share, left_out } => {
+                let cpus = |count: &usize| if *count == 1 { "1 CPU".to_owned() } else { format!("{count} CPUs") };
+                write!(f, "scx_mitosis needs a CPU for every subcell, and ")?;
+                match cells {
+                    1 => write!(f, "the root's cell has {}: ", cpus(share))?,
+                    _ => write!(f, "{cells} cells (with the root's) on a host of {target_cpus} have {} each: ", cpus(share))?,
+                }
+                let of_cell = |(cell, subcells): &(String, Vec<String>)| {
+                    let subcells: Vec<String> = subcells.iter().map(|subcell| format!("\"{subcell}\"")).collect();
+                    format!("{cell} is without {}", list(&subcells, ", "))
+                };
+                f.write_str(&list(&left_out.iter().map(of_cell).collect::<Vec<_>>(), "; "))?;
+                f.write_str(" (--target-cpus names a larger host")?;
+                f.write_str(if *cells > 1 { "; fewer --cell make fewer cells)" } else { ")" })
+            }
+            Self::LeftOutOfHost { target_cpus, needed, left_out, .. } => {
                 let of_cell = |(cell, subcells): &(String, Vec<String>)| {
                     let subcells: Vec<String> = subcells.iter().map(|subcell| format!("{cell}/{subcell}")).collect();
                     if subcells.is_empty() {

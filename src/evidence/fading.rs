@@ -142,7 +142,7 @@ impl FadingEvidence {
             decided = self.evidence.decide(&self.options);
         }
         let decided = decided?;
-        let limit = decided.decision.notes.iter().find(|note| matches!(note, Note::FewCpus { .. }));
+        let limit = decided.decision.notes.iter().find(|note| matches!(note, Note::LeftOutOfHost { .. }));
         found.limit = limit.map(ToString::to_string);
         let json = match decided.to_json(self.options.scheduler) {
             Ok(json) => json,

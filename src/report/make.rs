@@ -143,7 +143,7 @@ pub(crate) fn report(
         }
         cells.push(CellReport { name: cell.name.clone(), subcells });
     }
-    let is_limit = |note: &&Note| matches!(note, Note::FewCpus { .. });
+    let is_limit = |note: &&Note| matches!(note, Note::LeftOutOfHost { .. });
     let limits: Vec<&Note> = what.configuration.notes.iter().filter(is_limit).collect();
     let report = Report {
         version: VERSION,

@@ -39,6 +39,8 @@ pub struct Loss {
     pub unsampled: u64,
     /// Samples left out because they were our own.
     pub own: u64,
+    /// Samples left out because they were of another scxprof; `samples` has them.
+    pub profilers: u64,
     /// Samples left out because the CPU was idle.
     pub idle: u64,
     /// Samples of kernel code: a timer's do not show its operands, others were not requested.
@@ -146,6 +148,7 @@ impl Loss {
             &mut self.throttled,
             &mut self.unsampled,
             &mut self.own,
+            &mut self.profilers,
             &mut self.idle,
             &mut self.in_kernel,
             &mut self.no_memory_op,
@@ -256,6 +259,7 @@ impl Loss {
     pub fn left_out(&self) -> Vec<String> {
         sentences(&[
             (self.own, "samples left out: scxprof itself"),
+            (self.profilers, "samples left out: other scxprof on this host"),
             (self.idle, "samples left out: the idle task"),
             (self.in_kernel, "samples left out: kernel code"),
             (self.no_memory_op, "samples left out: ops that access no memory"),

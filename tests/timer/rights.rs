@@ -17,7 +17,7 @@ fn with(test: &str, capabilities: &[&str], directory: &Path) -> Option<Output> {
         .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs"])
         .args([format!("--inh-caps={set}"), format!("--ambient-caps={set}"), format!("--bounding-set={set}")])
         .arg(&copy)
-        .args(["run", "--source", "timer", "-t", "2", "-v"])
+        .args(["run", "--source", "timer", "-t", "2", "-vv"])
         .current_dir(directory)
         .output();
     let said = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();

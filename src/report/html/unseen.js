@@ -94,26 +94,8 @@ function unseen(report) {
     return found;
 }
 
-/** Whether a byte of memory is in a region. */
-function isInside(byte, region) {
-    const first = region.identity;
-    if (!byte || !first || byte.kind !== first.kind) return false;
-    const [at, from] = [byte, first].map((it) => it.offset ?? it.addr);
-    // A page may begin before the region that is in it.
-    return byte.dev === first.dev && byte.ino === first.ino && byte.pid === first.pid && at + 4096 > from && at < from + region.bytes;
-}
-
-/**
- * The hubs that tell nothing of who belongs together. All threads that map memory of two threads touch it, and so do those of a community
- * that is all of a process: in the matrix, these are no hubs.
- */
-function hubsOf(report) {
-    const joining = report.matrix.regions.filter((region) => !region.hub);
-    return report.hubs.filter((hub) => hub.threads > 2 && !joining.some((region) => isInside(hub.identity, region)));
-}
-
 function hubsPart(report) {
-    const hubs = hubsOf(report);
+    const { hubs } = report;
     if (!hubs.length) return null;
     return el("div", {}, el("h3", {}, "Hubs"), el("p", {}, "Nearly all threads that could touch these pages do so: they do not tell who belongs together."),
         table({ label: "Hubs", rows: hubs, columns: [

@@ -96,7 +96,7 @@ impl Namer {
             sample.thread = ThreadIndex::MAX;
         }
         if self.leaves_out_profilers && self.threads.is_profiler(sample.raw.pid) {
-            self.loss.own += 1;
+            self.loss.profilers += 1;
             return false;
         }
         if let Some(hints) = &mut self.hints {
