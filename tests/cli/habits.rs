@@ -25,7 +25,7 @@ fn subcommands_of_perf_say_what_to_type() {
     let directory = tempfile::tempdir().unwrap();
     for (line, instead) in [
         ("top", "`sudo scxprof stacks -t 10`"),
-        ("c2c record", "`scxprof report -v`"),
+        ("c2c record", "`scxprof run -vv -- COMMAND`"),
         ("mem report", "`scxprof report`"),
         ("stat ls", "`scxprof stacks -e EVENT COMMAND`"),
         ("script -i perf.data", "`scxprof process -o -`"),
