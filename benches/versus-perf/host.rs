@@ -122,32 +122,6 @@ pub fn need_room(dir: &Path, bytes: u64, what: &str) -> Result<()> {
 /// Today in UTC as YYYY-MM-DD.
 pub fn today() -> String {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    date_of((since.as_secs() / 86_400) as i64)
-}
-
-/// The date so many days after 1970-01-01 (Howard Hinnant, "chrono-compatible low-level date algorithms").
-fn date_of(days: i64) -> String {
-    let days = days + 719_468;
-    let era = days.div_euclid(146_097);
-    let of_era = days.rem_euclid(146_097);
-    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    let (year, month, day) = scxprof_base::date::of_days(since.as_secs() / 86_400);
     format!("{year:04}-{month:02}-{day:02}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn dates_are_those_of_the_calendar() {
-        for (days, date) in [(0, "1970-01-01"), (11_016, "2000-02-29"), (19_782, "2024-02-29"), (20_454, "2026-01-01")]
-        {
-            assert_eq!(date_of(days), date);
-        }
-    }
 }

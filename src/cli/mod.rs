@@ -18,7 +18,6 @@ mod cgroups;
 mod command;
 mod completions;
 mod controllers;
-mod date;
 mod decision;
 mod destination;
 mod diff;

@@ -7,8 +7,8 @@ use std::time::SystemTime;
 use anyhow::anyhow;
 use clap::{Arg, ArgMatches, Command, Id};
 
-use super::date;
 use super::failure::Failure;
+use scxprof_base::date;
 
 const PREFIX: &str = "scxprof-";
 const ARCHIVE: &str = ".tar.gz";

@@ -8,7 +8,6 @@ use clap::{Arg, Args, Command};
 use clap_mangen::roff::{bold, italic, roman, Inline, Roff};
 use clap_mangen::Man;
 
-use super::date;
 use super::failure::Failure;
 use super::output::{Output, Readers};
 
@@ -49,7 +48,7 @@ pub(super) fn man(args: &ManArgs, command: Command) -> Result<(), Failure> {
 /// The date of a time since 1970, up to the year 9999.
 fn date_of_epoch(seconds: &str) -> Option<String> {
     let seconds = seconds.parse::<u64>().ok().filter(|&seconds| seconds < 253_402_300_800)?;
-    let (year, month, day) = date::of_days(seconds / 86_400);
+    let (year, month, day) = scxprof_base::date::of_days(seconds / 86_400);
     Some(format!("{year:04}-{month:02}-{day:02}"))
 }
 
