@@ -14,7 +14,6 @@ use crate::report::{self, Report};
 use crate::sample::Source;
 use crate::sampler::loss::Loss;
 use crate::session::{Outcome, RecoveryStats, Sampled};
-use scxprof_base::columns::wrapped;
 use scxprof_recover::Unrecovered;
 
 /// The letters of methods as [`crate::sample::Method`] has them, in words.
@@ -169,11 +168,11 @@ fn yield_text(verbose: u8, recovery: &RecoveryStats) -> String {
     lines.join("\n")
 }
 
-/// The tables of `-v` and `-vv`, in lines of this width.
+/// The tables of `-v` and `-vv`, with rows of this width.
 pub(super) fn tables(verbose: u8, report: &Report, width: Option<usize>) -> String {
     let mut text = report::table(report, width);
     if let Some(wakeups) = &report.wakeups {
-        text.push_str(&wrapped(&wakeups.text(), width));
+        text.push_str(&wakeups.text());
     }
     if verbose > 1 {
         text.push_str(&report::matrix(report, width));

@@ -7,7 +7,7 @@ use super::memory::Granule;
 use super::model::{CellReport, Report, SubcellReport, ThreadReport};
 use crate::cluster::LineSharing;
 use crate::config::base_of;
-use scxprof_base::columns::{fitted, wrapped, Column};
+use scxprof_base::columns::{fitted, Column};
 
 /// Groups in the headline.
 const IN_HEADLINE: usize = 4;
@@ -179,7 +179,8 @@ fn nothing(report: &Report) -> String {
 }
 
 /// The answer for people: the headline, a line for each group with what it shares, false sharing with its source line, the locality,
-/// and what the configuration leaves out and why. No line is longer than `width` characters, if there is one.
+/// and what the configuration leaves out and why. No row of a group is longer than `width` characters, if there is one; sentences are
+/// not divided.
 #[must_use]
 pub fn answer(report: &Report, width: Option<usize>) -> String {
     let groups = groups(report);
@@ -216,7 +217,7 @@ pub fn answer(report: &Report, width: Option<usize>) -> String {
     if report.run.lost_percent > LOST_PERCENT {
         lines.push(format!("Lost: {:.1} % of the samples", report.run.lost_percent));
     }
-    wrapped(&(lines.join("\n") + "\n"), width)
+    lines.join("\n") + "\n"
 }
 
 fn row(report: &Report, group: &Group<'_>) -> [String; 6] {
@@ -358,14 +359,15 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_is_ten_lines_and_no_line_is_too_long() {
+    fn the_answer_is_ten_lines_and_no_row_is_too_long() {
         let mut report = made();
         report.limits = vec!["this host has 2 CPUs, so the configuration is without allotment/lone".to_owned()];
         report.headline = headline(&report);
         for width in [None, Some(40), Some(80)] {
             let text = answer(&report, width);
             assert!(text.starts_with("2 groups: reader-a"), "{text}");
-            let longest = text.lines().map(|line| line.chars().count()).max().unwrap();
+            let rows = text.lines().filter(|line| line.starts_with("  "));
+            let longest = rows.map(|line| line.chars().count()).max().unwrap();
             assert!(width.is_none_or(|width| longest <= width), "{text}");
         }
         let text = answer(&report, None);
