@@ -178,6 +178,8 @@ pub(super) struct Decided {
     head: String,
     /// What `-v` says of the samples, if that is shown.
     summary: String,
+    /// What layers had to leave out.
+    layer_notes: Vec<Note>,
 }
 
 /// Decides; `nothing` explains why there were no samples.
@@ -202,13 +204,13 @@ pub(super) fn decide(
         Error::NoSamples { outcome } => Failure::NoResult(nothing(&outcome, source)),
         error => Failure::NoResult(error.into()),
     })?;
-    Ok(Decided { found, shown, head, summary })
+    Ok(Decided { found, shown, head, summary, layer_notes: Vec::new() })
 }
 
 impl Decided {
     /// Writes the configuration, if it is what is printed. It comes before the report: naming code reads files of other users.
     /// Without anything that the host can load, there is none, and the command fails in the end.
-    pub(super) fn write(&self, args: &DecisionArgs, outputs: &mut Outputs, ends: &mut Ends) {
+    pub(super) fn write(&mut self, args: &DecisionArgs, outputs: &mut Outputs, ends: &mut Ends) {
         let Some(Some(configuration)) = ends.note(Step::Decision, self.configuration(args)) else { return };
         if self.shown.printed == Printed::Configuration {
             ends.note(Step::Result, outputs.write_result(configuration.as_bytes()));
@@ -216,7 +218,7 @@ impl Decided {
     }
 
     /// The configuration as the scheduler reads it, which must take it; `None` if nothing can be loaded and none is wanted.
-    fn configuration(&self, args: &DecisionArgs) -> Result<Option<String>, Failure> {
+    fn configuration(&mut self, args: &DecisionArgs) -> Result<Option<String>, Failure> {
         if let Some(refused) = &self.found.decision().refused {
             return match self.shown.printed {
                 Printed::Configuration | Printed::Answer => {
@@ -226,7 +228,10 @@ impl Decided {
             };
         }
         let configuration = match args.scheduler() {
-            Scheduler::Layered => self.found.layered().map(|it| it.0),
+            Scheduler::Layered => self.found.layered().map(|(layers, notes)| {
+                self.layer_notes = notes;
+                layers
+            }),
             Scheduler::Mitosis => self.found.mitosis(),
         };
         configuration.context(BUG).map_err(Failure::NoResult).map(Some)
@@ -296,12 +301,8 @@ impl Decided {
     /// Says what the decision does not show.
     pub(super) fn say_notes(&self, args: &DecisionArgs) {
         let decision = self.found.decision();
-        let layered = match args.scheduler() {
-            Scheduler::Layered => self.found.layered().map(|it| it.1).unwrap_or_default(),
-            Scheduler::Mitosis => Vec::new(),
-        };
         let verbose = self.shown.verbose;
-        for note in decision.notes.iter().filter(|note| messages::is_news(note, verbose)).chain(&layered) {
+        for note in decision.notes.iter().filter(|note| messages::is_news(note, verbose)).chain(&self.layer_notes) {
             say!("note: {note}");
         }
         if args.use_hints {

@@ -135,7 +135,7 @@ impl Recording<'_> {
             let damage = Damage::of_profile(&self.profile);
             messages::no_recorded_samples(outcome, source, self.filter.nothing(), &damage)
         };
-        let decided = decision::decide(&args.decision, self.shown, sampled, nothing)?;
+        let mut decided = decision::decide(&args.decision, self.shown, sampled, nothing)?;
         ends.note(Step::Evidence, outputs.write_evidence(&decided.found));
         decided.write(&args.decision, &mut outputs, ends);
         if decided.needs_report(&outputs) {

@@ -77,7 +77,9 @@ pub(super) fn run(args: &RunArgs, stdout: Stdout) -> Result<(), Failure> {
     let configurations = score::read_configurations("--score", scored)?;
     let (mut builder, mut host) = capture::builder(wanted)?;
     let shown = Shown::new(output_args, *verbose);
-    let mut analysis = decision.analysis(Named::new(shown, output_args.has_report()));
+    // A score names no memory.
+    let named = if scored.is_empty() { Named::new(shown, output_args.has_report()) } else { Named::Nothing };
+    let mut analysis = decision.analysis(named);
     if decision.use_hints && !wanted.hints.are_followed() {
         return Err(Failure::Usage(anyhow!("--use-hints needs --hints-map, which says where the hints are")));
     }
@@ -111,20 +113,17 @@ pub(super) fn run(args: &RunArgs, stdout: Stdout) -> Result<(), Failure> {
     let watched = |ended: &mut dyn FnMut(Progress) -> bool| session.run_until(ended);
     let sampled = capture::watch(wanted.watch.limit(), command.as_mut(), &signals, tables.as_ref(), watched);
     let loss = sampled.outcome.loss;
-    let say = |outcome: &Outcome| {
-        capture::say_notes(outcome, rate_before);
-        messages::say_sampled(*verbose, outcome);
-    };
+    let captured = Captured { args, shown, begin, rate_before };
     let mut ends = Ends::default();
     if configurations.is_empty() {
         let needs = decision.is_for_mitosis().then(|| controllers::note(wanted, sampled.decider.tally())).flatten();
-        let decided = decide(args, shown, sampled, sched.as_ref(), begin, outputs, &say, &mut ends);
+        let decided = captured.decide(sampled, sched.as_ref(), outputs, &mut ends);
         ends.note(Step::Decision, decided);
         if let Some(needs) = needs.filter(|_| ends.has_result()) {
             say!("note: {needs}");
         }
     } else {
-        say(&sampled.outcome);
+        captured.say(&sampled.outcome);
         let judged = judge(args, &configurations, sampled, outputs, &mut ends);
         ends.note(Step::Decision, judged);
     }
@@ -137,36 +136,44 @@ pub(super) fn run(args: &RunArgs, stdout: Stdout) -> Result<(), Failure> {
     ends.end()
 }
 
-/// Prints the configuration, and writes what is made of the report. `begin` is when the capture began, since 1970; `say` says what
-/// the samples need to be said of.
-#[allow(clippy::too_many_arguments)]
-fn decide(
-    args: &RunArgs,
+/// A capture that has ended, and what is wanted of it.
+struct Captured<'a> {
+    args: &'a RunArgs,
     shown: Shown,
-    sampled: Sampled,
-    sched: Option<&SchedSink>,
+    /// When it began, since 1970.
     begin: Option<Duration>,
-    mut outputs: Outputs,
-    say: &dyn Fn(&Outcome),
-    ends: &mut Ends,
-) -> Done {
-    let nothing = |outcome: &Outcome, source| {
-        say(outcome);
-        messages::no_samples(outcome, source)
-    };
-    let decided = decision::decide(&args.decision, shown, sampled, nothing)?;
-    ends.note(Step::Evidence, outputs.write_evidence(&decided.found));
-    decided.write(&args.decision, &mut outputs, ends);
-    if decided.needs_report(&outputs) {
-        let mut report = decided.report(&args.decision, sched)?;
-        report.run.begin_unix = begin.map(|begin| begin.as_secs_f64());
-        let host = Host::here(&args.capture.watch.roots()).name;
-        report.run.host = Some(host).filter(|name| !name.is_empty());
-        decided.show(&report, outputs, ends);
+    /// The kernel's highest sample rate before it.
+    rate_before: Option<i64>,
+}
+
+impl Captured<'_> {
+    /// Says what was sampled, and what was not.
+    fn say(&self, outcome: &Outcome) {
+        capture::say_notes(outcome, self.rate_before);
+        messages::say_sampled(self.shown.verbose, outcome);
     }
-    say(&decided.found.outcome);
-    decided.say_notes(&args.decision);
-    Ok(())
+
+    /// Prints the configuration or what was found, and writes what is made of the report.
+    fn decide(&self, sampled: Sampled, sched: Option<&SchedSink>, mut outputs: Outputs, ends: &mut Ends) -> Done {
+        let decision = &self.args.decision;
+        let nothing = |outcome: &Outcome, source| {
+            self.say(outcome);
+            messages::no_samples(outcome, source)
+        };
+        let mut decided = decision::decide(decision, self.shown, sampled, nothing)?;
+        ends.note(Step::Evidence, outputs.write_evidence(&decided.found));
+        decided.write(decision, &mut outputs, ends);
+        if decided.needs_report(&outputs) {
+            let mut report = decided.report(decision, sched)?;
+            report.run.begin_unix = self.begin.map(|begin| begin.as_secs_f64());
+            let host = Host::here(&self.args.capture.watch.roots()).name;
+            report.run.host = Some(host).filter(|name| !name.is_empty());
+            decided.show(&report, outputs, ends);
+        }
+        self.say(&decided.found.outcome);
+        decided.say_notes(decision);
+        Ok(())
+    }
 }
 
 /// Prints the scores instead of a configuration.
