@@ -22,8 +22,8 @@ pub(super) fn text(found: &Analysis) -> String {
     let cgroups = found.sampled_cgroups();
     let mut text = list(&cgroups);
     let cells: Vec<String> = services(&cgroups).into_iter().map(cell).collect();
-    let options: Vec<String> = found.better_services(&cells).iter().map(|cell| option(cell)).collect();
-    if !options.is_empty() {
+    if found.are_better(&cells) {
+        let options: Vec<String> = cells.iter().map(|cell| option(cell)).collect();
         let _ = writeln!(text, "With a cell for each of these services more misses are avoided: {}", options.join(" "));
     }
     text

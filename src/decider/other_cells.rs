@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 
 use super::decider::Decider;
 use crate::cluster::{ClusterOptions, Clusters};
-use crate::config::{self, Basis, CellIndex, CellSpecs, DecisionOptions, Found, Note, OneCell, Tally};
+use crate::config::{Basis, CellIndex, CellSpecs, DecisionOptions, Found, Note, OneCell, Tally};
 
 /// A smaller difference of localities is none.
 const CLEARLY: f64 = 0.01;
@@ -94,18 +94,12 @@ impl<'a> OtherCells<'a> {
             .then_some(Note::CellsCost { with: now.locality, without: without.locality })
     }
 
-    /// Of the `--cell`s that would make cells of services, those that are better together than none of them; empty if they are not.
-    pub(super) fn better_services<'b>(&self, options: &'b [String]) -> &'b [String] {
-        let mut specs = Some(self.decider.specs.clone());
-        for option in options {
-            specs = specs.and_then(|specs| specs.with_first(option));
-        }
+    /// True if all of these `--cell`s together, before those that there are, are better than none of them.
+    pub(super) fn are_better(&self, cells: &[String]) -> bool {
+        let add = |specs: CellSpecs, cell: &String| specs.with_first(cell);
+        let specs = cells.iter().try_fold(self.decider.specs.clone(), add);
         let is_better = || Some(self.with(&specs?)?.is_better(self.now()?));
-        if !options.is_empty() && is_better().unwrap_or(false) {
-            options
-        } else {
-            &[]
-        }
+        !cells.is_empty() && is_better().unwrap_or(false)
     }
 }
 
@@ -117,13 +111,8 @@ impl Decider {
         self.sharing.solve(&ClusterOptions { cells, first_touches, stability, ..ClusterOptions::default() })
     }
 
-    /// Of these `--cell`s those that were computed to be better; see [`OtherCells::better_services`].
-    pub(crate) fn better_services<'b>(
-        &self,
-        found: &Found,
-        options: &config::DecisionOptions,
-        cells: &'b [String],
-    ) -> &'b [String] {
-        OtherCells::new(self, *options, found).better_services(cells)
+    /// True if these `--cell`s were computed to be better than none of them; see [`OtherCells::are_better`].
+    pub(crate) fn are_better(&self, found: &Found, options: &DecisionOptions, cells: &[String]) -> bool {
+        OtherCells::new(self, *options, found).are_better(cells)
     }
 }

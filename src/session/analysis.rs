@@ -163,12 +163,10 @@ impl Analysis {
         Ok((config::layered::to_json(&layers.layers)?, layers.notes))
     }
 
-    /// Of these arguments of `--cell`, which would make cells of services, those that were computed to avoid more with no more of what
-    /// was found left out: all or none.
-    #[must_use]
-    pub fn better_services<'a>(&self, cells: &'a [String]) -> &'a [String] {
+    /// True if these arguments of `--cell` together were computed to avoid more misses, with no more of what was found left out.
+    pub(crate) fn are_better(&self, cells: &[String]) -> bool {
         let _raised = raised(self.raises);
-        self.decider.better_services(&self.decided.found, &self.options, cells)
+        self.decider.are_better(&self.decided.found, &self.options, cells)
     }
 
     /// The cgroups of all threads: the path, the samples, and whether no cell spec but the last takes it; most samples first.
