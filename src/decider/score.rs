@@ -113,9 +113,11 @@ impl Decider {
         Groups { names, labels, threads: counts.iter().map(|it| it.0).collect(), cpus, cells, layout, all }
     }
 
-    /// The path of a thread's cgroup, as far as it is known.
+    /// The path of a thread's cgroup, as far as it is known; that of its cell where it was forgotten.
     pub(super) fn path_of(&self, facts: &Facts) -> &[u8] {
-        self.cell_of_cgroup.get(&facts.cgroup).and_then(|it| it.1.as_deref()).unwrap_or(b"/")
+        let known = self.cell_of_cgroup.get(&facts.cgroup).and_then(|it| it.1.as_deref());
+        let of_cell = || self.tally.get(facts.cell)?.cgroup.as_deref().filter(|path| !path.is_empty());
+        known.or_else(of_cell).unwrap_or(b"/")
     }
 
     /// Why scx_mitosis would not run a configuration on a host with so many CPUs, as far as the sampled cgroups show.
