@@ -144,9 +144,9 @@ impl Named {
 }
 
 impl Shown {
-    /// Of a command whose result is a configuration. At a terminal it is the answer.
+    /// Of a command whose result is a configuration. At a terminal it is the answer, unless `-o -` asks for the configuration.
     pub(super) fn new(outputs: &OutputArgs, verbose: u8) -> Self {
-        let is_read = outputs.to_stdout() && std::io::stdout().is_terminal();
+        let is_read = outputs.are_unnamed() && std::io::stdout().is_terminal();
         Self { printed: if is_read { Printed::Answer } else { Printed::Configuration }, verbose }
     }
 

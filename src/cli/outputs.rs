@@ -104,6 +104,11 @@ impl OutputArgs {
         stdout.check(self.output.as_deref())
     }
 
+    /// True without `-o`.
+    pub(super) fn are_unnamed(&self) -> bool {
+        self.output.is_none()
+    }
+
     pub(super) fn to_stdout(&self) -> bool {
         is_stdout(self.output.as_deref())
     }

@@ -145,6 +145,9 @@ fn at_a_terminal_the_answer_is_the_result() {
     assert!(answer[0].starts_with("3 groups: "), "{text}");
     assert!(text.contains("To write the configuration: -o FILE") && !text.contains("CommPrefix"), "{text}");
     assert!(answer.iter().all(|line| line.chars().count() <= 80), "{text}");
+    // Who asks for the configuration gets it.
+    let text = at_terminal("-o -").unwrap().stdout;
+    assert!(String::from_utf8_lossy(&text).contains("CommPrefix"));
     // A file gets the configuration, and the person the answer.
     let file = directory.path().join("cells.json");
     let text = at_terminal(&format!("-o {}", file.display())).unwrap().stdout;

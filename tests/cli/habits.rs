@@ -167,12 +167,15 @@ fn a_source_that_takes_each_event_is_not_to_sample_more_often() {
     }
     let _load = Load::new();
     for source in ["wakeups", "faults"] {
-        let output = Command::new(SCXPROF).args(["run", "--source", source, "-t", "1"]).output().unwrap();
+        // What the kernel did not sample of an idle CPU changes no advice.
+        let args = ["run", "--source", source, "-t", "1", "--max-loss", "100"];
+        let output = Command::new(SCXPROF).args(args).output().unwrap();
         let said = text(&output.stderr);
-        if output.status.code() != Some(0) {
+        if output.status.code() == Some(3) {
             println!("SKIP: advice of --source {source}: {said}");
             continue;
         }
+        assert_eq!(output.status.code(), Some(0), "{said}");
         assert!(!said.contains("--freq"), "{source}: {said}");
     }
 }
