@@ -167,9 +167,10 @@ pub fn main(args: impl IntoIterator<Item = OsString>, stdout_is_open: bool) -> E
 /// Parses the command line. A command that reads a profile and names none gets the newest one here.
 fn parse(args: &[OsString]) -> Result<Args, ExitCode> {
     habits::check(args).map_err(Failure::exit)?;
-    let mut matches = Args::command().try_get_matches_from(args).map_err(|error| tell(&error, args))?;
-    if let Some(args) = names::with_newest(&Args::command(), args, &matches).map_err(Failure::exit)? {
-        matches = Args::command().try_get_matches_from(&args).map_err(|error| tell(&error, &args))?;
+    let mut command = Args::command();
+    let mut matches = command.try_get_matches_from_mut(args).map_err(|error| tell(&error, args))?;
+    if let Some(args) = names::with_newest(&command, args, &matches).map_err(Failure::exit)? {
+        matches = command.try_get_matches_from_mut(&args).map_err(|error| tell(&error, &args))?;
     }
     own_input::check(&matches).map_err(Failure::exit)?;
     Args::from_arg_matches(&matches).map_err(|error| tell(&error.format(&mut Args::command()), args))

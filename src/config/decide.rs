@@ -179,7 +179,7 @@ pub(super) struct Host {
     /// Those of them that have samples, and the root's.
     pub(super) sampled: usize,
     /// The smallest number of CPUs of a cell.
-    share: usize,
+    pub(super) share: usize,
     /// The layers that scx_layered needs for what is left of each cell, and for all other threads.
     layers: usize,
 }
@@ -196,7 +196,7 @@ impl Host {
     }
 
     /// Subcells that a cell can have besides its catch-all.
-    pub(super) fn subcells(&self) -> usize {
+    fn subcells(&self) -> usize {
         match self.scheduler {
             Scheduler::Mitosis => self.share.saturating_sub(1).min(ROOM),
             Scheduler::Layered => self.most(),
@@ -205,7 +205,7 @@ impl Host {
 
     /// The same if there are CPUs for all of them. A cell cannot know how many layers another one needs: if there are too many in
     /// all, the least valuable are left out when layers are made.
-    pub(super) fn most(&self) -> usize {
+    fn most(&self) -> usize {
         match self.scheduler {
             Scheduler::Mitosis => ROOM,
             Scheduler::Layered => MAX_LAYERS.saturating_sub(self.layers),

@@ -30,8 +30,23 @@ pub(crate) struct Found {
     pub(crate) labels: Option<Vec<u32>>,
     /// The same with the finding.
     pub(crate) labels_of_finding: Option<Vec<u32>>,
-    /// The same as `labels` if only names are known of the threads.
-    pub(crate) labels_by_name: Option<Vec<u32>>,
+    /// The cell specs that the configuration is without.
+    left_out: Vec<SpecIndex>,
+}
+
+impl Found {
+    /// The labels of the threads with the configuration for the same host if only their names were known.
+    pub(crate) fn labels_by_name(
+        &self,
+        specs: &CellSpecs,
+        tally: &Tally,
+        members: &Members,
+        options: &DecisionOptions,
+    ) -> Result<Option<Vec<u32>>, NoSamples> {
+        let fewer = Fewer::new(specs, tally, options, self.left_out.clone());
+        let by_name = decide(&fewer.specs, &fewer.tally, &Members::default(), &fewer.options())?;
+        Ok(labels(&by_name, &fewer.tally, &fewer.moved(members)))
+    }
 }
 
 /// Decides twice: as if there were CPUs for all, and for the host of the options. See [`better`] for `locality`.
@@ -51,13 +66,14 @@ pub(crate) fn find(
     let mut finding = better(specs, tally, members, &roomy, &locality)?;
     (finding.target_cpus, finding.refused) = (options.target_cpus, None);
     let host = Host::new(specs, tally, options);
-    let has_room = host.refuses().is_none() && host.subcells() >= host.most();
-    let (labels, labels_by_name, mut configuration) = if has_room {
-        let by_name = decide(specs, tally, &Members::default(), options)?;
-        (labels(&finding, tally, members), labels(&by_name, tally, members), finding.clone())
-    } else {
-        best_that_fits(specs, tally, members, options, &locality)?
-    };
+    let labels_of_finding = labels(&finding, tally, members);
+    let has_room = |cell: &Cell| finding.scheduler == Scheduler::Layered || cell.subcells.len() <= host.share;
+    let Fitting { mut configuration, labels, left_out } =
+        if host.refuses().is_none() && finding.cells.iter().all(has_room) {
+            Fitting { configuration: finding.clone(), labels: labels_of_finding.clone(), left_out: Vec::new() }
+        } else {
+            best_that_fits(specs, tally, members, options, &locality)?
+        };
     let taken_by = taken_by(&finding, &configuration);
     // Without a configuration the scheduler has the root's cell, too.
     let is_nothing =
@@ -70,12 +86,15 @@ pub(crate) fn find(
     let is_of_host = |note: &&Note| matches!(note, Note::Merged { .. }) && !finding.notes.contains(note);
     notes.extend(configuration.notes.iter().filter(is_of_host).cloned());
     configuration.notes = notes;
-    let labels_of_finding = self::labels(&finding, tally, members);
-    Ok(Found { finding, configuration, taken_by, labels, labels_of_finding, labels_by_name })
+    Ok(Found { finding, configuration, taken_by, labels, labels_of_finding, left_out })
 }
 
-/// A decision, and the labels of the threads by it and by names alone.
-type Labelled = (Option<Vec<u32>>, Option<Vec<u32>>, Decision);
+/// A decision for a host, the labels of the threads with it, and the cell specs that it is without.
+struct Fitting {
+    configuration: Decision,
+    labels: Option<Vec<u32>>,
+    left_out: Vec<SpecIndex>,
+}
 
 /// The decision for a host that has no CPU for each cell or subcell: of the ways to leave out cell specs the one that avoids most.
 /// What was asked for by `--cell` is left out only where the host has no CPU for it.
@@ -85,13 +104,13 @@ fn best_that_fits(
     members: &Members,
     options: &DecisionOptions,
     locality: &impl Fn(&[bool], &[u32]) -> Option<f64>,
-) -> Result<Labelled, NoSamples> {
-    let mut fewer = Fewer::new(specs, tally, options);
+) -> Result<Fitting, NoSamples> {
+    let mut fewer = Fewer::new(specs, tally, options, Vec::new());
     while fewer.host().refuses().is_some() && fewer.leave_out_next(0) {}
-    let mut best: Option<(f64, Labelled)> = None;
+    let mut best: Option<(f64, Fitting)> = None;
     loop {
         let found = fewer.decide(members, locality)?;
-        let avoids = found.0.as_ref().and_then(|labels| locality(&vec![true; labels.len()], labels));
+        let avoids = found.labels.as_ref().and_then(|labels| locality(&vec![true; labels.len()], labels));
         let avoids = avoids.unwrap_or_default();
         if best.as_ref().is_none_or(|(most, _)| avoids > most + CLEARLY) {
             best = Some((avoids, found));
@@ -115,10 +134,10 @@ struct Fewer<'a> {
 }
 
 impl<'a> Fewer<'a> {
-    /// Without any left out.
-    fn new(all: &'a CellSpecs, of_all: &'a Tally, options: &DecisionOptions) -> Self {
-        let (tally, cell_of) = of_all.under(all);
-        Self { all, of_all, options: *options, left_out: Vec::new(), specs: all.clone(), tally, cell_of }
+    fn new(all: &'a CellSpecs, of_all: &'a Tally, options: &DecisionOptions, left_out: Vec<SpecIndex>) -> Self {
+        let specs = all.without(&left_out);
+        let (tally, cell_of) = of_all.under(&specs);
+        Self { all, of_all, options: *options, left_out, specs, tally, cell_of }
     }
 
     /// The options, with as many cells as the host has then, if that was given.
@@ -145,26 +164,30 @@ impl<'a> Fewer<'a> {
         let open = kept.enumerate().filter_map(|(place, spec)| Some((spec, density(place)?)));
         let next = open.filter(|(spec, _)| *spec >= first).min_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)));
         let Some((next, _)) = next else { return false };
-        self.left_out.push(next);
-        self.specs = self.all.without(&self.left_out);
-        (self.tally, self.cell_of) = self.of_all.under(&self.specs);
+        let mut left_out = std::mem::take(&mut self.left_out);
+        left_out.push(next);
+        *self = Self::new(self.all, self.of_all, &self.options, left_out);
         true
+    }
+
+    /// The members, each in its new cell.
+    fn moved(&self, members: &Members) -> Members {
+        let mut moved = members.clone();
+        for member in &mut moved.threads {
+            member.cell = self.cell_of.get(member.cell as usize).copied().unwrap_or(CellIndex::MAX);
+        }
+        moved
     }
 
     fn decide(
         &self,
         members: &Members,
         locality: &impl Fn(&[bool], &[u32]) -> Option<f64>,
-    ) -> Result<Labelled, NoSamples> {
-        let mut moved = members.clone();
-        for member in &mut moved.threads {
-            member.cell = self.cell_of.get(member.cell as usize).copied().unwrap_or(CellIndex::MAX);
-        }
-        let options = self.options();
-        let configuration = better(&self.specs, &self.tally, &moved, &options, locality)?;
-        let by_name = decide(&self.specs, &self.tally, &Members::default(), &options)?;
-        let of = |decision: &Decision| labels(decision, &self.tally, &moved);
-        Ok((of(&configuration), of(&by_name), configuration))
+    ) -> Result<Fitting, NoSamples> {
+        let moved = self.moved(members);
+        let configuration = better(&self.specs, &self.tally, &moved, &self.options(), locality)?;
+        let labels = labels(&configuration, &self.tally, &moved);
+        Ok(Fitting { configuration, labels, left_out: self.left_out.clone() })
     }
 }
 

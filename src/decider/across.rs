@@ -138,7 +138,7 @@ mod tests {
         let options = config::DecisionOptions { scheduler, ..config::DecisionOptions::new(0.05, 256) };
         let decided = decider.decide(&options).unwrap();
         let notes = decided.configuration().notes.iter().map(ToString::to_string).filter(|it| it.contains(" memory: "));
-        let report = decider.report(&decided, &Symbols::default()).unwrap();
+        let report = decider.report(&decided, &Symbols::default(), &options).unwrap();
         let threads = report.cells.iter().flat_map(|cell| &cell.subcells).flat_map(|subcell| &subcell.threads);
         let verdicts = threads.map(|thread| thread.verdict.clone()).collect();
         (report.across_cells.clone(), notes.collect(), verdicts)

@@ -5,6 +5,7 @@ use super::decider::Decider;
 use super::memory::MemoryNames;
 use super::times;
 use crate::cluster;
+use crate::config::DecisionOptions;
 use crate::report::{report, CommunityEvidence, Evidence, Report, ReportError};
 use crate::resolve::Symbols;
 
@@ -13,7 +14,12 @@ impl Decider {
     ///
     /// # Errors
     /// [`ReportError`], which would be a bug for a decision of the same samples.
-    pub(crate) fn report(&self, decided: &Decided, symbols: &Symbols) -> Result<Report, ReportError> {
+    pub(crate) fn report(
+        &self,
+        decided: &Decided,
+        symbols: &Symbols,
+        options: &DecisionOptions,
+    ) -> Result<Report, ReportError> {
         let Decided { found, members, clusters, across, locations, .. } = decided;
         let names = MemoryNames { decider: self, locations, symbols };
         let evidence_of = |community: &cluster::Community| {
@@ -43,7 +49,7 @@ impl Decider {
             shares_across: across.shares.clone(),
             misses: clusters.counted.clone(),
         };
-        let mut report = report(&self.tally, members, found, &evidence)?;
+        let mut report = report((&self.specs, &self.tally), members, options, found, &evidence)?;
         report.matrix = self.matrix(decided, &names, &report);
         Ok(report)
     }

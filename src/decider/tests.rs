@@ -115,7 +115,7 @@ fn a_thread_that_its_name_takes_along_is_named() {
         "{notes:?}"
     );
     // No configuration is worse than grouping by name.
-    let report = decider.report(&decided, &Symbols::default()).unwrap();
+    let report = decider.report(&decided, &Symbols::default(), &options).unwrap();
     assert!(report.locality >= report.locality_by_name, "{report:?}");
 }
 
@@ -155,7 +155,7 @@ fn where_nothing_is_shared_there_is_no_locality() {
             decider.sample(&sample, &mut cgroups);
         }
         let options = config::DecisionOptions::new(0.05, 4);
-        decider.report(&decider.decide(&options).unwrap(), &Symbols::default()).unwrap().locality
+        decider.report(&decider.decide(&options).unwrap(), &Symbols::default(), &options).unwrap().locality
     };
     assert_eq!(locality(0, 1), None);
     assert_eq!(locality(1, 2), None);
@@ -273,7 +273,7 @@ fn notes_of(shares: When, swap: When, sleeps: When) -> Vec<String> {
     }
     let options = config::DecisionOptions::new(0.05, 16);
     let decided = decider.decide(&options).unwrap();
-    let report = decider.report(&decided, &Symbols::default()).unwrap();
+    let report = decider.report(&decided, &Symbols::default(), &options).unwrap();
     assert!(report.cells[0].subcells.iter().any(|it| it.over_time.is_some()), "{report:?}");
     let notes = decided.configuration().notes.iter().map(ToString::to_string);
     notes.filter(|it| it.contains("after the first sample") || it.contains("several times")).collect()

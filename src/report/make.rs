@@ -9,12 +9,12 @@ use super::memory::{Granule, RegionReport};
 use super::model::{CellReport, Report, Shared, SubcellKind, SubcellReport, ThreadReport, TimeReport, VERSION};
 use super::run::{Configuration, RunReport, TimelineReport};
 use crate::cluster::Edge;
-use crate::config::decide::{Decision, NoSamples};
+use crate::config::decide::{Decision, DecisionOptions, NoSamples};
 use crate::config::members::{CommunityIndex, Member, Members, Unknown, Verdict};
 use crate::config::mitosis::MitosisError;
 use crate::config::tally::Tally;
 use crate::config::written::Places;
-use crate::config::{Assigned, Found, Note};
+use crate::config::{Assigned, CellSpecs, Found, Note};
 use crate::sample::Comm;
 use scxprof_base::tables::Tables;
 
@@ -101,13 +101,15 @@ pub enum ReportError {
 /// # Errors
 /// [`ReportError`].
 pub(crate) fn report(
-    tally: &Tally,
+    (specs, tally): (&CellSpecs, &Tally),
     members: &Members,
+    options: &DecisionOptions,
     what: &Found,
     evidence: &Evidence<'_>,
 ) -> Result<Report, ReportError> {
     let decision = &what.finding;
     let found = Places::new(decision, tally, members)?;
+    let by_name = what.labels_by_name(specs, tally, members, options)?;
     let total = tally.total();
     let taker = |cell: usize, subcell: usize| what.taken_by.get(cell).and_then(|it| it.get(subcell)).cloned().flatten();
 
@@ -154,7 +156,7 @@ pub(crate) fn report(
         headline: String::new(),
         locality: what.labels.as_ref().and_then(|labels| evidence.captured(labels)),
         locality_found: evidence.captured(&found.labels(None)),
-        locality_by_name: what.labels_by_name.as_ref().and_then(|labels| evidence.captured(labels)),
+        locality_by_name: by_name.as_ref().and_then(|labels| evidence.captured(labels)),
         stability: evidence.stability,
         sharing: found.sharing(decision, evidence),
         across_cells: evidence.across_cells.clone(),

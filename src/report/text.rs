@@ -228,7 +228,7 @@ pub(super) mod tests {
             misses: Vec::new(),
             ..Evidence::default()
         };
-        report(&tally, &members, &found, &evidence).unwrap()
+        report((&specs, &tally), &members, &options, &found, &evidence).unwrap()
     }
 
     #[test]

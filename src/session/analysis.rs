@@ -216,7 +216,7 @@ impl Analysis {
     /// The scheduler would reject the configuration, which is a bug.
     pub fn report(&self) -> Result<Report, Error> {
         let _raised = raised(self.raises);
-        let mut report = self.decider.report(&self.decided, self.symbols())?;
+        let mut report = self.decider.report(&self.decided, self.symbols(), &self.options)?;
         report.hints.clone_from(&self.outcome.hints);
         report.event_count = self.outcome.events;
         report.loss = self.outcome.loss.by_stage();
