@@ -6,7 +6,7 @@
 //!
 //! Within a decision: `specs` (which cgroups of a cell spec can have the same subcells) → `owners` (which threads a name
 //! belongs to) → `express` (how many subcells, and which are merged or left out) → `assign` (in which order) → `prefixes` (with
-//! which prefixes).
+//! which prefixes). `better` chooses between sharing and names, and `fit` decides twice: what was found, and what of it a host can load.
 
 mod assign;
 mod better;
