@@ -34,6 +34,8 @@ pub struct Mappings {
 
 /// What the kernel calls [`Mappings::areas`].
 const AREAS: [&str; 2] = ["[heap]", "[stack]"];
+/// The farthest from the program that the kernel puts the heap (`arch_randomize_brk` of x86).
+const FARTHEST_HEAP: u64 = 1 << 30;
 
 impl Mappings {
     /// The mappings of `/proc/PID/maps`. Malformed lines are left out.
@@ -149,10 +151,27 @@ impl Mappings {
 
     /// The area that the mapping is, and from where to where it is then: it grows, and parts of it may be mappings of their own.
     fn grown(&self, new: &Mapping) -> Option<(usize, (u64, u64))> {
-        let at = AREAS.iter().position(|name| &*new.path == name.as_bytes())?;
+        let named = AREAS.iter().position(|name| &*new.path == name.as_bytes());
+        let at = named.or_else(|| self.is_new_heap(new).then_some(0))?;
         let &(start, end) = self.areas.get(at)?;
         let grown = if end == 0 { (new.start, new.end()) } else { (start.min(new.start), end.max(new.end())) };
         (grown != (start, end)).then_some((at, grown))
+    }
+
+    /// True for the first memory that brk(2) gave to a program: its record says `//anon`, because the kernel writes it before the heap
+    /// has an end (`do_brk_flags` and `brk` in mm/mmap.c). It lies behind the program, and was mapped after the loader or vdso. (The
+    /// program's own .bss is mapped before these.)
+    fn is_new_heap(&self, new: &Mapping) -> bool {
+        if self.areas[0] != (0, 0) || &*new.path != b"//anon" || new.is_shared() || new.is_executable() {
+            return false;
+        }
+        let is_behind = |program: &Mapping| {
+            (program.end()..program.end().saturating_add(FARTHEST_HEAP)).contains(&new.start)
+                && self.code_before(new.start).is_some_and(|before| before.start == program.start)
+        };
+        let program = self.mappings().find(|mapping| mapping.is_executable());
+        let last = self.chunks.last().and_then(|chunk| chunk.last());
+        program.is_some_and(is_behind) && last.is_some_and(|last| last.start > new.start)
     }
 
     /// The mapping at the address if its memory has an identity of its own in all processes.

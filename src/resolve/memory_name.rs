@@ -149,6 +149,30 @@ mod tests {
         assert_eq!(at(&AddressSpaces::of(&maps), memory[1]), (None, None, String::new(), None));
     }
 
+    /// As the kernel records a program that calls brk(2) once: its .bss and its heap have the same name.
+    #[test]
+    fn the_first_heap_of_a_program_is_known_by_its_place() {
+        let mut maps = Maps::recorded(1 << 20);
+        for line in [
+            "7ffc00000000-7ffc00021000 rw-p 7fffffffe000 00:00 0 [stack]",
+            "562c18019000-562c1801f000 r-xp 00002000 fe:00 7 /usr/bin/server",
+            "562c1801f000-562c18022000 rw-p 00008000 fe:00 7 /usr/bin/server",
+            "562c18022000-562c18026000 rw-p 562c18022000 00:00 0 //anon",
+            "7f64cb580000-7f64cb5a6000 r-xp 00001000 fe:00 8 /usr/lib/ld.so",
+            "7f64cb57d000-7f64cb57f000 r-xp 00000000 00:00 0 [vdso]",
+            "7f64cb575000-7f64cb577000 rw-p 7f64cb575000 00:00 0 //anon",
+            "562c50c58000-562c50c79000 rw-p 562c50c58000 00:00 0 //anon",
+            "562c50d00000-562c50d10000 rw-p 562c50d00000 00:00 0 //anon",
+        ] {
+            maps.mmap(5, &parse_line(line.as_bytes()).unwrap());
+        }
+        let [bss, loader, heap, other] = [0x562c_1802_2010, 0x7f64_cb57_5010, 0x562c_50c5_8010, 0x562c_50d0_0010]
+            .map(|addr| maps.memory(5, addr, 0).unwrap());
+        let spaces = AddressSpaces::of(&maps);
+        let area = |memory| at(&spaces, memory).1;
+        assert_eq!((area(heap), area(bss), area(loader), area(other)), (Some("[heap]"), None, None, None));
+    }
+
     #[test]
     fn procfs_says_where_heap_and_stack_are() {
         let proc = tempfile::tempdir().unwrap();

@@ -69,8 +69,10 @@ impl Sampler {
         let opener = Opener::new(options, batched);
         let Choice { plan, features, side_features, aside_features, refused } = opener.choose()?;
         let Plan { mut events, address_from, sched, rate, notes: chosen } = plan;
+        // Accesses of kernel code are none that the timer source could recover.
+        let matters = |refused: &&RefusedFeature| refused.feature != attr::Feature::Kernel || !address_from.recovers();
         let mut notes: Vec<String> =
-            chosen.iter().cloned().chain(refused.iter().map(RefusedFeature::to_string)).collect();
+            chosen.iter().cloned().chain(refused.iter().filter(matters).map(RefusedFeature::to_string)).collect();
         let snapshots = match opener.snapshots(&address_from) {
             Some(Ok(snapshots)) => Some(snapshots),
             Some(Err(refusal)) => {
@@ -307,7 +309,7 @@ impl Sampler {
 
 /// What a run lacks without snapshots.
 fn without_snapshots(why: &dyn std::fmt::Display) -> String {
-    format!("timer: fewer addresses are recovered, because the memory around the registers cannot be read: {why}")
+    format!("timer: fewer addresses are recovered without BPF; {why}")
 }
 
 /// What a run lacks without the programs that observe dispatch queues.

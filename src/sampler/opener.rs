@@ -232,7 +232,7 @@ impl<'a> Opener<'a> {
             return None;
         }
         let refused =
-            |reason: &str| Err(Refusal { what: "BPF", step: Step::Open, errno: 0, reason: reason.to_owned() });
+            |reason: &str| Err(Refusal { what: "memory around the registers", step: Step::Open, errno: 0, reason: reason.to_owned() });
         let watched = match &self.options.target {
             Target::System => Watched::Everything,
             Target::Tasks { .. } if self.options.child_pid_namespace && clockwork == Clockwork::Tick => {
