@@ -253,8 +253,7 @@ fn too_few(finding: &Decision, taken_by: &[Vec<Option<String>>], host: &Host) ->
         }
     }
     let subcells = finding.cells.iter().map(|cell| cell.subcells.len().max(1)).max().unwrap_or(1);
-    let note =
-        Note::LeftOutOfHost { target_cpus: finding.target_cpus, needed: host.cells.saturating_mul(subcells), left_out };
+    let note = Note::LeftOutOfHost { target_cpus: finding.target_cpus, cells: host.cells, subcells, left_out };
     matches!(&note, Note::LeftOutOfHost { left_out, .. } if !left_out.is_empty()).then_some(note)
 }
 

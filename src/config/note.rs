@@ -236,8 +236,10 @@ pub enum Note {
     LeftOutOfHost {
         /// CPUs of the host.
         target_cpus: usize,
-        /// CPUs that are enough for all that was found.
-        needed: usize,
+        /// Cells of the host, the root's too.
+        cells: usize,
+        /// Subcells of the cell that has most.
+        subcells: usize,
         /// The subcells that are left out, the least valuable, by their cells. A cell without any is left out itself.
         left_out: Vec<(String, Vec<String>)>,
     },
@@ -499,7 +501,7 @@ impl Note {
                 f.write_str(" (--target-cpus names a larger host")?;
                 f.write_str(if *cells > 1 { "; fewer --cell make fewer cells)" } else { ")" })
             }
-            Self::LeftOutOfHost { target_cpus, needed, left_out, .. } => {
+            Self::LeftOutOfHost { target_cpus, cells, subcells, left_out } => {
                 let of_cell = |(cell, subcells): &(String, Vec<String>)| {
                     let subcells: Vec<String> = subcells.iter().map(|subcell| format!("{cell}/{subcell}")).collect();
                     if subcells.is_empty() {
@@ -509,16 +511,17 @@ impl Note {
                     }
                 };
                 let cpus = if *target_cpus == 1 { "1 CPU".to_owned() } else { format!("{target_cpus} CPUs") };
-                let large = (*needed).max(64).checked_next_power_of_two().unwrap_or(*needed);
-                write!(
-                    f,
-                    "this host has {cpus}; scx_mitosis gives each cell the same number of them, and needs one for each subcell \
-                     ({needed} for all that was found), so the configuration is without "
-                )?;
+                let needed = cells.saturating_mul(*subcells);
+                let large = needed.max(64).checked_next_power_of_two().unwrap_or(needed);
+                write!(f, "this host has {cpus}, so the configuration is without ")?;
                 f.write_str(&first(NAMED, left_out.iter().map(of_cell), ", "))?;
+                write!(f, ": scx_mitosis needs a CPU for each subcell ({needed} for all that was found")?;
+                if *cells > 1 {
+                    write!(f, ", as each of the {cells} cells gets as many CPUs as the one with {subcells} subcells")?;
+                }
                 write!(
                     f,
-                    ". For a host of {large} CPUs: --target-cpus {large}; for scx_layered, which needs no CPU for each: --target \
+                    "). For a host of {large} CPUs: --target-cpus {large}; for scx_layered, which needs no CPU for each: --target \
                      layered"
                 )
             }

@@ -71,7 +71,7 @@ impl Decider {
             let first = page.lines.iter().flat_map(|line| &line.by_thread).next();
             let pid = first.and_then(|it| self.facts.get(it.0 as usize)).map(|facts| facts.pid);
             let lines = page.lines.iter().map(|line| MatrixLine {
-                memory: names.named(line.memory, pid).0,
+                memory: names.line(line.memory, pid),
                 offset: line.number * LINE_SIZE as u32,
                 sharing: line.sharing,
                 by_thread: line.by_thread.iter().filter_map(|it| Some((*places.get(&it.0)?, it.1, it.2))).collect(),

@@ -8,7 +8,7 @@ use crate::cluster::{Clusters, Hot, LineUse, Structure};
 use crate::report::{Code, DataSymbol, Granule, Identity, LineThread, RegionReport};
 use crate::resolve::identity::{is_sysv, scope_text};
 use crate::resolve::{AddressSpaces, Located, Modules, Symbol, Symbols};
-use crate::sample::{printable, CodeAddr, MemoryId, MemoryScope};
+use crate::sample::{printable, CodeAddr, MemoryId, MemoryScope, LINE_SIZE};
 
 /// Where what a report names lies.
 pub(super) type Locations = FxHashMap<MemoryId, Located>;
@@ -109,6 +109,16 @@ impl MemoryNames<'_> {
         (symbol.map_or_else(|| self.text(memory, pid), |symbol| symbol.to_string()), self.identity(memory, pid))
     }
 
+    /// What the line with this byte is called: by the variable of the byte, else by its own first byte.
+    pub(super) fn line(&self, byte: Option<MemoryId>, pid: Option<u32>) -> String {
+        match byte {
+            Some(byte) if self.symbol(byte).is_none() => {
+                Self::located_text(byte.granule(LINE_SIZE), self.locations.get(&byte), pid)
+            }
+            _ => self.named(byte, pid).0,
+        }
+    }
+
     /// The variable that a byte is of.
     fn symbol(&self, memory: MemoryId) -> Option<DataSymbol> {
         let symbol = self.symbols.get(self.locations.get(&memory)?.image?)?;
@@ -131,7 +141,10 @@ impl MemoryNames<'_> {
     /// Where memory is, for people.
     fn text(&self, memory: Option<MemoryId>, pid: Option<u32>) -> String {
         let Some(memory) = memory else { return "a file beyond those that are remembered".to_owned() };
-        let located = self.locations.get(&memory);
+        Self::located_text(memory, self.locations.get(&memory), pid)
+    }
+
+    fn located_text(memory: MemoryId, located: Option<&Located>, pid: Option<u32>) -> String {
         match memory {
             MemoryId::Shared { scope: MemoryScope::Wakeups, ino, .. } => format!("wakeups of pair {ino}"),
             MemoryId::Shared { scope, ino, offset } => {
@@ -144,7 +157,7 @@ impl MemoryNames<'_> {
             MemoryId::Frame { phys } => format!("physical {phys:#x}"),
             MemoryId::Private { space, addr } => {
                 let area = located.and_then(|located| located.area).map_or(String::new(), |area| format!("{area} "));
-                match self.pid(memory, pid) {
+                match located.and_then(|located| located.pid).or(pid) {
                     Some(pid) => format!("{area}pid {pid} {addr:#x}"),
                     None => format!("{area}address space {space} {addr:#x}"),
                 }

@@ -12,7 +12,7 @@ pub struct WakeupReport {
     pub all: Within,
     /// Those between threads that share memory by the samples: they carry data.
     pub carrying: Within,
-    /// Wakeups of which one thread has no samples, so that it is not known whether they carry data.
+    /// Wakeups of which one thread has no samples, so that it is not known whether the threads share memory.
     pub unsampled: u64,
 }
 
@@ -22,7 +22,8 @@ pub struct WakeupReport {
 pub struct Within {
     /// The wakeups.
     pub wakeups: u64,
-    /// The part of them, of 1, whose threads are in one subcell (or layer) of the configuration; `null` if there are none.
+    /// The part of them, of 1, whose threads are in one subcell (or layer) of the configuration that is not a catch-all; `null` if
+    /// there are none.
     pub subcell: Option<f64>,
     /// The part of them, of 1, whose woken thread then ran on a CPU of the waker's last-level cache, while it was sampled; `null`
     /// if that is not known of any.
@@ -48,7 +49,7 @@ impl WakeupReport {
         let mut text = line("Wakeups by threads", &self.all);
         text += &line("\nOf these between threads that share memory", &self.carrying);
         if self.unsampled > 0 {
-            let _ = write!(text, "; of {} it is not known, as a thread has no samples", self.unsampled);
+            let _ = write!(text, "; not known of {}, as one of their threads has no samples", self.unsampled);
         }
         text + "\n"
     }
@@ -65,8 +66,8 @@ mod tests {
         assert_eq!(
             report.text(),
             "Wakeups by threads: 200, within a subcell 25.0 %, within an LLC 75.0 %\n\
-             Of these between threads that share memory: 0, within a subcell -, within an LLC -; of 7 it is not known, as a \
-             thread has no samples\n"
+             Of these between threads that share memory: 0, within a subcell -, within an LLC -; not known of 7, \
+             as one of their threads has no samples\n"
         );
     }
 }

@@ -231,8 +231,9 @@ impl<'a> Opener<'a> {
         if !self.options.snapshots {
             return None;
         }
-        let refused =
-            |reason: &str| Err(Refusal { what: "memory around the registers", step: Step::Open, errno: 0, reason: reason.to_owned() });
+        let refused = |reason: &str| {
+            Err(Refusal { what: "memory around the registers", step: Step::Open, errno: 0, reason: reason.to_owned() })
+        };
         let watched = match &self.options.target {
             Target::System => Watched::Everything,
             Target::Tasks { .. } if self.options.child_pid_namespace && clockwork == Clockwork::Tick => {

@@ -88,7 +88,7 @@ fn the_page_begins_with_the_finding_and_marks_what_is_left_out() {
     assert!(kept.len() == 2 && kept[0].starts_with("rest/alpha") && kept[1] == "rest/rest", "{kept:?}");
     assert_eq!(
         saw["bars"],
-        json!(["this configuration: 47.7 %", "with all groups: 89.9 %", "by thread name alone: 25.0 %"])
+        json!(["this configuration: 47.7 %", "with all groups: 89.9 %", "grouped by thread name alone: 25.0 %"])
     );
     assert!(
         saw["detail"].as_str().unwrap().contains(&format!("The configuration leaves this group out. {limit}")),

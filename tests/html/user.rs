@@ -284,7 +284,7 @@ fn a_user_finds_all_numbers_of_a_known_recording() {
     // The run over time: each subcell is an area, and its samples are those of the report.
     contains(
         &did["time"]["text"],
-        &["Steps of 128.00 ms", "100.0 % of the samples gave an address", &format!("{lost} records")],
+        &["Steps of 128.00 ms", "100.0 % of 15,992 samples gave an address", &format!("{lost} records")],
     );
     let labels = ["s", "rest/alpha-", "rest/gamma-", "rest/beta-", "s", "%", "s", "lost"];
     assert_eq!(texts(&did["time"]["labels"]), labels);
@@ -338,7 +338,7 @@ fn a_user_searches_sorts_clicks_and_follows_links() {
     assert_eq!(did["focused"], "search");
     assert_eq!(
         (texts(&did["found"]["threads"]), &did["found"]["matched"]),
-        (vec!["5"], &json!("13 rows, 1 thread of the matrix"))
+        (vec!["5"], &json!("13 rows, 1 matrix thread"))
     );
     assert_eq!(
         (texts(&did["foundCode"]["frames"]), did["foundCode"]["threads"].as_array().unwrap().len()),

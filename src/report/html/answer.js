@@ -26,7 +26,9 @@ function localityText(report) {
         return `There is nothing to avoid: less than 2 % of all possible misses are shared between ${whose}.`;
     }
     const found = all === null ? "" : ` (${percent(all)} with all groups)`;
-    return `Locality ${percent(locality)}${found}${byName === null ? "" : `; ${percent(byName)} if threads were grouped by name alone`}.`;
+    const isNoBetter = all !== null && byName !== null && byName >= locality - 0.0005;
+    const judged = isNoBetter ? " On this host, the configuration is no better than groups of equal names." : "";
+    return `Locality ${percent(locality)}${found}${byName === null ? "" : `; ${percent(byName)} if threads were grouped by name alone`}.${judged}`;
 }
 
 /** A line of false sharing: its threads, its variable, and the source line. */
@@ -76,9 +78,9 @@ function localityBars(report) {
     const { locality, locality_by_name: byName } = report;
     const all = localityOfAll(report);
     if (locality === null && all === null) return null;
-    return el("div", {}, el("h3", {}, "Locality: the part of the avoidable misses that stay within subcells"),
-        el("div", { class: "bars" }, bar("this configuration", locality), all === null ? [] : bar("with all groups", all, true), bar("by thread name alone", byName, true)),
-        el("p", { class: "dim" }, "A possible miss is an access that may have had to fetch its cache line. It is avoidable if a thread that shares the cache has the line already."));
+    return el("div", {}, el("h3", {}, "Locality: the part of the avoidable misses that are between threads of one subcell"),
+        el("div", { class: "bars" }, bar("this configuration", locality), all === null ? [] : bar("with all groups", all, true), bar("grouped by thread name alone", byName, true)),
+        el("p", { class: "dim" }, "A possible miss is an access that may have had to fetch its cache line. It is avoidable if another thread that shares the cache has the line already. Threads of a catch-all do not count as together: the scheduler may spread them."));
 }
 
 /** How a list of lists of prefixes matches. */
@@ -93,7 +95,7 @@ function acrossCells(pairs) {
             { name: "Cell", value: (row) => cell(row.smaller) }, { name: "and", value: (row) => cell(row.larger) },
             { name: "Misses", isNumber: true, value: (row) => row.misses },
             { name: "Part of the first", isNumber: true, value: (row) => row.part, cell: (row) => percent(row.part), title: "The part of the first cell's possible misses" },
-            { name: "Largest shared memory", value: (row) => row.memory },
+            { name: "Most shared memory", title: "The region with the most possible misses", value: (row) => row.memory },
             { name: "One cell for both", value: (row) => row.advice },
         ] }).box);
 }
@@ -135,7 +137,7 @@ function configurationPart(report, raw) {
 function subcellDetail(row, report) {
     const taken = row.in_configuration;
     return el("div", {},
-        isLeftOut(row) ? el("p", {}, el("b", {}, "The configuration leaves this group out. "), sentence(limitsOf(report).join(" "))) : null,
+        isLeftOut(row) ? el("p", {}, el("b", {}, `${whyLeftOut(report).replace("left out", "Left out of the configuration")}.`)) : null,
         taken && taken !== row.path ? el("p", {}, "In the configuration, its threads are in ", name(taken), ".") : null,
         row.kind === "rest" ? el("p", {}, "The catch-all takes all other threads. It keeps no threads together.") : null,
         row.why.length ? el("ul", {}, row.why.map((why) => el("li", {}, sentence(why)))) : null,
@@ -152,11 +154,11 @@ function answer(report, notSeen, raw) {
     const minutes = Number.isNaN(began.getTime()) ? null : `${began.toISOString().replace("T", " ").slice(0, 16)} UTC`;
     const bad = notSeen.filter((it) => it.isBad).length;
     const tiles = el("div", { class: "tiles" },
-        tile(`samples in ${number(run.seconds, 1)} s`, count(report.samples), { title: minutes }),
+        tile(`samples with an address, in ${number(run.seconds, 1)} s`, count(report.samples), { title: minutes }),
         tile("source", report.source, { title: report.coverage }),
         tile(run.target_cpus === 1 ? "CPU of the target host" : "CPUs of the target host", number(run.target_cpus)),
         tile("stability", report.stability === null ? "-" : number(report.stability, 2), { title: "How well the two halves of the run agree (adjusted Rand index): 1 is the same result" }),
-        tile("lowest confidence", confidences.length ? number(Math.min(...confidences), 2) : "-", { title: "The fraction of communities with as much evidence that were right in streams of known truth" }),
+        tile("lowest confidence", confidences.length ? number(Math.min(...confidences), 2) : "-", { title: "The fraction of communities with as much evidence that were right, in runs whose sharing was known" }),
         tile("samples lost", lostPercent(run.lost_percent), { isBad: run.lost_percent / 100 > MATTERS, href: "#unseen" }),
         bad ? tile(bad === 1 ? "thing may make this wrong" : "things may make this wrong", number(bad), { href: "#unseen", isBad: true }) : null);
     const where = [run.host, run.profile, minutes].filter(Boolean);
@@ -171,13 +173,13 @@ function answer(report, notSeen, raw) {
         kind: (row) => (isLeftOut(row) ? "left-out" : row.kind === "rest" && row.count === 0 ? "dim" : null),
         columns: [
             { name: "Subcell", value: (row) => row.path, cell: (row) => [name(row.path), isLeftOut(row) ? el("span", { class: "tag", title: limitsOf(report)[0] }, leftOut) : isElsewhere(row) ? el("span", { class: "dim", title: "What takes these threads in the configuration" }, " in ", name(row.in_configuration)) : null] },
-            { name: "Kind", value: (row) => row.kind, cell: (row) => el("span", { title: KINDS[row.kind] }, row.kind === "rest" ? "catch-all" : row.kind) },
-            { name: "Matches", value: (row) => matches(row.prefixes), cell: (row) => el("bdi", { class: "name mono" }, matches(row.prefixes)) },
-            { name: "Threads", isNumber: true, value: (row) => row.count },
+            { name: "Kind", isMinor: true, value: (row) => row.kind, cell: (row) => el("span", { title: KINDS[row.kind] }, row.kind === "rest" ? "catch-all" : row.kind) },
+            { name: "Matches", isMinor: true, value: (row) => matches(row.prefixes), cell: (row) => el("bdi", { class: "name mono" }, matches(row.prefixes)) },
+            { name: "Threads", isNumber: true, isMinor: true, value: (row) => row.count },
             { name: "Samples", isNumber: true, value: (row) => row.share, cell: (row) => percent(row.share), title: "Its part of all samples" },
             { name: "Locality", isNumber: true, value: (row) => row.locality, cell: (row) => percent(row.locality), title: "The part of all avoidable misses that stay within this subcell" },
-            { name: "Confidence", isNumber: true, value: (row) => row.confidence, cell: (row) => number(row.confidence, 2), title: "The fraction of communities with as much evidence that were right in streams of known truth" },
-            { name: "Largest shared memory", value: (row) => row.regions[0]?.memory ?? "-" },
+            { name: "Confidence", isNumber: true, isMinor: true, value: (row) => row.confidence, cell: (row) => number(row.confidence, 2), title: "The fraction of communities with as much evidence that were right, in runs whose sharing was known" },
+            { name: "Most shared memory", isMinor: true, title: "The region with the most possible misses", value: (row) => row.regions[0]?.memory ?? "-" },
         ],
         detail: (row) => subcellDetail(row, report),
     });
@@ -188,7 +190,9 @@ function answer(report, notSeen, raw) {
         limitsOf(report).length ? el("ul", { class: "limits" }, limitsOf(report).map((limit) => el("li", {}, sentence(limit)))) : null,
         where.length ? el("p", { class: "dim" }, name(where.join(" · "))) : null,
         tiles,
+        el("p", { class: "dim" }, `Source ${report.source}: `, name(report.coverage), "."),
         el("h3", {}, "Cells and subcells"), made.box,
+        el("p", { class: "dim" }, "In the order of the configuration: a thread belongs to the first subcell of its cell that matches its name. A community is a group of threads that share more memory than chance explains; a class, threads of one name that share memory with no other thread; a catch-all takes all others. Confidence: the fraction of communities with as much evidence that were right, in runs whose sharing was known. Stability: how well the two halves of the run agree."),
         localityBars(report),
         acrossSubcells(report.sharing),
         report.across_cells.length ? acrossCells(report.across_cells) : null,

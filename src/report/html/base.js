@@ -23,7 +23,7 @@ function el(tag, attributes = {}, ...children) {
 const name = (text) => el("bdi", { class: "name" }, text);
 
 /** A sentence from the data, in which no option such as `--target-cpus` is divided. */
-const sentence = (text) => el("bdi", { class: "name" }, text.split(/(--[\w=-]+)/).map((part, at) => (at % 2 ? el("span", { class: "whole" }, part) : part)));
+const sentence = (text) => el("bdi", { class: "name sentence" }, text.split(/(--[\w=-]+)/).map((part, at) => (at % 2 ? el("span", { class: "whole" }, part) : part)));
 
 const number = (value, digits = 0) =>
     value === null || value === undefined ? "-"
@@ -113,9 +113,12 @@ function save(text, file, type) {
 /** What the search filters: each takes the text in lower case and returns what it found, and how many: `["row", 3]`. */
 const searched = [];
 
+/** The class of a column's cells. */
+const classOf = ({ isNumber, isMinor }) => [isNumber ? "number" : null, isMinor ? "minor" : null].filter(Boolean).join(" ") || null;
+
 /**
  * A table whose columns can be sorted and whose rows are searched. A column has a `name`, a `value` of a row, and may have a `cell` (what
- * is shown), `isNumber` and a `title`. `detail` makes what a row shows when it is opened, `address` its part of the page's address, and
+`isNumber`, `isMinor` (narrow screens are without it) and a `title`. `detail` makes what a row shows when it is opened, `address` its part of the page's address, and
  * `more` the text by which it is found beside its columns; `kind` is the class of a row. At most `limit` rows are made at first. `sort`
  * names the column by which the rows are sorted at first, its largest first. One that `isDense` has room for many columns of numbers.
  */
@@ -135,7 +138,7 @@ function table({ label, columns, rows, key, detail, address, more: moreText, kin
         const cells = columns.map((column, at) => {
             const value = column.value(row);
             const content = column.cell ? column.cell(row) : column.isNumber ? count(value) : name(String(value ?? "-"));
-            const attributes = { class: column.isNumber ? "number" : null, "data-value": value === null || value === undefined ? "" : value };
+            const attributes = { class: classOf(column), "data-value": value === null || value === undefined ? "" : value };
             if (column.isNumber && typeof value === "number") attributes.title = String(value);
             if (at === 0 && detail) {
                 const button = el("button", { type: "button", "aria-expanded": String(state.opened.has(row)), click: () => toggle(row) }, state.opened.has(row) ? "−" : "+");
@@ -148,7 +151,7 @@ function table({ label, columns, rows, key, detail, address, more: moreText, kin
         const line = el("tr", { "data-key": key ? key(row) : null, class: kind?.(row) }, cells);
         if (!state.opened.has(row)) return [line];
         if (!details.has(row)) details.set(row, detail(row));
-        return [line, el("tr", {}, el("td", { colspan: columns.length }, details.get(row)))];
+        return [line, el("tr", {}, el("td", { colspan: columns.length, class: "detail" }, details.get(row)))];
     };
     const draw = () => {
         const found = state.text ? state.order.filter((row) => textOf(row).includes(state.text)) : state.order;
@@ -164,7 +167,7 @@ function table({ label, columns, rows, key, detail, address, more: moreText, kin
         draw();
         buttons.get(row)?.focus();
     };
-    const heads = columns.map((column) => el("th", { scope: "col", class: column.isNumber ? "number" : null, "aria-sort": "none", title: column.title },
+    const heads = columns.map((column) => el("th", { scope: "col", class: classOf(column), "aria-sort": "none", title: column.title },
         el("button", { type: "button", click: () => sortBy(column) }, column.name)));
     const sortBy = (column, isDown) => {
         const head = heads[columns.indexOf(column)];

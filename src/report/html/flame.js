@@ -118,7 +118,7 @@ function flame(report) {
             return frame;
         }));
         place.style.height = `${(Math.max(...visible.map((node) => node.depth)) + 1) * ROW}px`;
-        told.textContent = text === "" ? `${count(root.samples)} samples of ${stacks.event}. User code: orange; inlined: blue; kernel: violet; threads: grey.` : `"${text}" is in ${percent(matched / root.samples)} of the samples.`;
+        told.textContent = text === "" ? `${shown(stacks.subcells[Number(which.value)].name)}: ${count(root.samples)} samples of ${stacks.event}, taken for the call stacks alone. User code: orange; inlined: blue; kernel: violet; threads: grey.` : `"${text}" is in ${percent(matched / root.samples)} of the samples.`;
     };
     const zoom = (at) => {
         zoomed = at;

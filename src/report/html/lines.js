@@ -52,6 +52,7 @@ function bytePicture(line) {
 function lineDetail(line, report) {
     return el("div", {},
         line.sharing === "false" ? el("p", {}, el("b", {}, "False sharing: "), "fields of different threads share this line by accident. Give each thread's fields a line of their own (alignment to 64 bytes, padding), and the transfers between caches end.") : null,
+        line.sharing === "unknown" ? el("p", { class: "dim" }, SHARING.unknown[1], ".") : null,
         bytePicture(line),
         table({ label: "Threads of this line", rows: line.by_thread, columns: [
             { name: "Thread", value: (row) => threadName(row) },
@@ -63,6 +64,12 @@ function lineDetail(line, report) {
         line.code.length ? table({ label: "Code that touches this line", rows: line.code, columns: [
             { name: "Code", value: codeText }, { name: "Accesses", isNumber: true, value: (row) => row.accesses },
         ] }).box : el("p", { class: "dim" }, "The code that touches it is not known."));
+}
+
+/** Why no line is marked as false sharing. */
+function noneFalse(list) {
+    const unknown = list.filter((line) => line.sharing === "unknown").length;
+    return `None of ${counted(list.length, "line")} was seen to be shared falsely${unknown > 0 ? `; of ${number(unknown)} there are too few samples to say` : ""}.`;
 }
 
 function lines(report) {
@@ -90,14 +97,14 @@ function lines(report) {
             columns: [
                 { name: "Line", value: (row) => row.memory },
                 { name: "Sharing", value: (row) => (SHARING[row.sharing] ?? ["-"])[0], cell: (row) => sharingTag(row.sharing) },
-                { name: "Accesses", isNumber: true, value: (row) => row.accesses }, { name: "Writes", isNumber: true, value: (row) => row.writes },
-                hitm, ...(hasTransfers ? [transfers] : []),
-                { name: "Threads", isNumber: true, value: (row) => row.threads },
+                { name: "Accesses", isNumber: true, value: (row) => row.accesses }, { name: "Writes", isNumber: true, isMinor: true, value: (row) => row.writes },
+                { ...hitm, isMinor: true }, ...(hasTransfers ? [transfers] : []),
+                { name: "Threads", isNumber: true, isMinor: true, value: (row) => row.threads },
                 { name: "Hottest code", value: (row) => (row.code[0] ? codeText(row.code[0]) : "-") },
             ],
         });
         made.search(text);
-        place.replaceChildren(made.box, ...(rows.length ? [] : [el("p", { class: "dim" }, "None.")]));
+        place.replaceChildren(made.box, ...(rows.length ? [] : [el("p", { class: "dim" }, noneFalse(list))]));
     };
     section("lines", "Hottest shared lines",
         el("p", { class: "dim" }, `Cache lines that threads share and that are written: those first ${isByHitm ? "that were most often found modified in another CPU's cache (HITM), then those" : ""} with the most possible transfers between caches.`),

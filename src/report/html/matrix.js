@@ -279,7 +279,7 @@ function matrixSection(report) {
         const [x, y] = [threads[a], threads[b]].map(threadName);
         panel.replaceChildren(
             el("h3", {}, name(x), " and ", name(y)),
-            el("p", {}, `${count(values[a * n + b])} shared misses: they are avoided if both use one cache.`),
+            el("p", {}, `${count(values[a * n + b])} shared misses: they would be avoided if both used one cache.`),
             regions.length ? table({ label: "Regions that both use", rows: regions, limit: 20, columns: [
                 { name: "Region", value: (row) => row.memory }, { name: "Size", isNumber: true, value: (row) => row.bytes, cell: (row) => bytes(row.bytes) },
                 { name: x, isNumber: true, value: (row) => row.a, title: "Its possible misses there" }, { name: y, isNumber: true, value: (row) => row.b, title: "Its possible misses there" },
@@ -392,7 +392,7 @@ function matrixSection(report) {
         list.length = Math.min(50, list.length);
         pairTable = table({ label: "Strongest pairs", rows: list, key: (row) => `${threads[row.a].tid},${threads[row.b].tid}`, columns: [
             { name: "Thread", value: (row) => threadName(threads[row.a]) }, { name: "and", value: (row) => threadName(threads[row.b]) },
-            { name: "Subcells", value: (row) => [...new Set([threads[row.a].subcell ?? "(no cell)", threads[row.b].subcell ?? "(no cell)"])].join(", ") },
+            { name: "Subcells", isMinor: true, value: (row) => [...new Set([threads[row.a].subcell ?? "(no cell)", threads[row.b].subcell ?? "(no cell)"])].join(", ") },
             { name: "Shared misses", isNumber: true, value: (row) => row.value, cell: (row) => el("button", { type: "button", click: () => showPair(row.a, row.b) }, count(row.value)) },
         ] });
         pairTable.search(searchedText);
@@ -402,8 +402,9 @@ function matrixSection(report) {
         end.textContent = ` ${count(most)} (logarithmic)`;
     };
     section("matrix", "Who shares with whom",
-        el("p", { class: "dim" }, "Each row and column is a thread; a coloured square is a pair that shares memory. Its number is, summed over their regions (data structures), the possible misses of the thread that has fewer: these are avoided if both use one cache. Click a square for the memory, the diagonal for one thread."),
-        el("p", { class: "controls" }, el("label", { for: "order" }, "Order by "), order, " ", hubs, " ", el("label", { for: "hubs" }, "with hubs"), " · shared misses: 0 ", legend, end, zoomHint),
+        el("p", { class: "dim" }, "Each row and column is a thread; a coloured square is a pair that shares memory. Its number is, summed over their regions (data structures), the possible misses of the thread that has fewer: these would be avoided if both used one cache. (A sample can have several accesses.)", el("span", { class: "screen" }, " Click a square for the memory, the diagonal for one thread.")),
+        el("p", { class: "controls" }, el("label", { for: "order" }, "Order by "), order, " ", hubs, " ", el("label", { for: "hubs", title: "Pages that nearly all threads use: they do not tell who belongs together" }, "with hubs"), zoomHint),
+        el("p", {}, "Shared misses: 0 ", legend, end),
         labels, nothing,
         el("div", { class: "matrix" }, el("div", { class: "drawn" }, drawing, othersRow), el("div", { class: "beside" }, panel, pairsPart)));
     arrange("subcell");
@@ -413,7 +414,7 @@ function matrixSection(report) {
         draw();
         searchedText = text;
         pairTable.search(text);
-        return ["thread of the matrix", state.found.size];
+        return ["matrix thread", state.found.size];
     });
     const byTid = new Map(threads.map((thread, at) => [String(thread.tid), at]));
     return {

@@ -1,15 +1,19 @@
 // All threads, what the scheduler did with each subcell, and the run over time.
 
 function threadsSection(report) {
+    // The number of a community says something only where a subcell has several.
+    const communities = new Map();
+    for (const cell of report.cells) for (const subcell of cell.subcells) communities.set(pathOf(cell, subcell), new Set(subcell.threads.map((thread) => thread.verdict).filter((it) => it.startsWith("community "))).size);
+    const verdictOf = (row) => (row.verdict.startsWith("community ") && communities.get(row.path) === 1 ? "community" : row.verdict);
     const rows = report.cells.flatMap((cell) => cell.subcells.flatMap((subcell) => subcell.threads.map((thread) => ({ path: pathOf(cell, subcell), ...thread }))));
     const hasHints = rows.some((row) => row.hint !== undefined);
     const made = table({
         label: "Threads", rows, key: (row) => String(row.tid), sort: "Samples",
         columns: [
             { name: "Thread", value: (row) => row.comm ?? "(unknown)" }, { name: "Tid", isNumber: true, value: (row) => row.tid, cell: (row) => String(row.tid) },
-            { name: "Pid", isNumber: true, value: (row) => row.pid, cell: (row) => String(row.pid) },
+            { name: "Pid", isNumber: true, isMinor: true, value: (row) => row.pid, cell: (row) => String(row.pid) },
             ...(hasHints ? [{ name: "Hint", isNumber: true, value: (row) => row.hint, cell: (row) => String(row.hint ?? "-") }] : []),
-            { name: "Subcell", value: (row) => row.path }, { name: "Samples", isNumber: true, value: (row) => row.samples }, { name: "Verdict", value: (row) => row.verdict },
+            { name: "Subcell", value: (row) => row.path }, { name: "Samples", isNumber: true, value: (row) => row.samples }, { name: "Verdict", isMinor: true, value: (row) => verdictOf(row) },
         ],
     });
     section("threads", "Threads", made.box);
@@ -25,9 +29,9 @@ function scheduling(report) {
     const FEW = 100;
     const timed = (row) => row.latency_count ?? row.wakeups;
     const latency = (name, value, title) => ({ name, isNumber: true, value, title, cell: (row) => el("span", { class: timed(row) < FEW ? "dim" : null, title: timed(row) < FEW ? `Of ${counted(timed(row), "wakeup")} only` : null }, duration(value(row))) });
-    const within = (what, part) => (part && part.wakeups > 0 ? el("p", {}, `${what}: ${count(part.wakeups)}, of which ${percent(part.subcell)} stay within a subcell and ${percent(part.llc)} ran within one last-level cache.`) : null);
+    const within = (what, part) => (part && part.wakeups > 0 ? el("p", {}, `${what}: ${count(part.wakeups)}, of which ${percent(part.subcell)} stay within a subcell (catch-alls do not count) and ${percent(part.llc)} ran within one last-level cache.`) : null);
     section("scheduling", "Scheduling",
-        el("p", { class: "dim" }, `What the scheduler did in ${number(sched.seconds, 1)} s with the threads of each subcell, before the configuration was loaded.`),
+        el("p", { class: "dim" }, `What the scheduler did in ${number(sched.seconds, 1)} s with the threads of each subcell${rows.some((row) => row.name === "(no cell)") ? "; (no cell) are threads without memory samples, of other programs too" : ""}.`),
         table({
             label: "Scheduling by subcell", rows, key: (row) => row.name, isDense: true,
             columns: [
@@ -35,8 +39,7 @@ function scheduling(report) {
                 { name: "CPUs used", isNumber: true, value: (row) => row.run_ns / 1e9 / Math.max(sched.seconds, 1e-9), cell: (row) => number(row.run_ns / 1e9 / Math.max(sched.seconds, 1e-9), 2) },
                 { name: "Waited", isNumber: true, value: (row) => row.wait_ns, cell: (row) => duration(row.wait_ns), title: "Time runnable without a CPU" },
                 { name: "Waits", isNumber: true, value: (row) => row.waits, title: "How often a thread was runnable without a CPU" },
-                { name: "Mean wait", isNumber: true, value: (row) => (row.waits ? row.wait_ns / row.waits : null), cell: (row) => duration(row.waits ? row.wait_ns / row.waits : null) },
-                { name: "Longest wait", isNumber: true, value: (row) => row.wait_max_ns, cell: (row) => duration(row.wait_max_ns) },
+                { name: "Mean wait", isNumber: true, title: "After a wakeup, and after it lost its CPU to another thread", value: (row) => (row.waits ? row.wait_ns / row.waits : null), cell: (row) => duration(row.waits ? row.wait_ns / row.waits : null) },
                 { name: "Wakeups", isNumber: true, value: (row) => timed(row), title: "Wakeups of its threads whose time to the CPU is known: the latencies beside are of so many" },
                 latency("Wakeup latency p50", (row) => row.latency_p50_ns, "From a wakeup to the CPU: median"),
                 latency("p99", (row) => row.latency_p99_ns, "From a wakeup to the CPU: 99 % are as short. Of fewer than 100 wakeups it is grey: the longest of few"),
@@ -83,10 +86,10 @@ function time(report) {
             place.append(box);
             const scales = { x: { time: false }, y: { range: range ?? ((_, __, top) => [0, Math.max(top * 1.05, 1)]) } };
             charts.push(new uPlot({ title, width, height: 200, scales, axes: [{ ...axis, label: "seconds", size: 28, labelSize: 20, labelGap: 0 }, { ...axis, size: 64 }],
-                cursor: { sync: { key: "time" }, drag: { x: true, y: false } }, series: [{ label: "s", value: (_, at) => (at === null ? "-" : number(at, 2)) }, ...series] }, [x, ...data], box));
+                cursor: { sync: { key: "time" }, drag: { x: true, y: false } }, series: [{ label: "s", value: (_, at) => (at === null || at === undefined ? "" : number(at, 2)) }, ...series] }, [x, ...data], box));
         };
         place.replaceChildren();
-        const plain = (_, value) => (value === null || value === undefined ? "-" : number(value, 1));
+        const plain = (_, value) => (value === null || value === undefined ? "" : number(value, 1));
         // Areas one upon the other: each series is the sum of its subcell and of those after it, and is drawn before them.
         const rates = subcells.map((subcell) => rate(subcell.samples));
         const stacked = rates.map((_, at) => x.map((_, step) => rates.slice(at).reduce((sum, of) => sum + of[step], 0)));
@@ -102,7 +105,7 @@ function time(report) {
     };
     const sum = (values) => values.reduce((a, b) => a + b, 0);
     section("time", "The run over time",
-        el("p", {}, `Steps of ${duration(timeline.step_ns)}${isWhole ? ", without the first and the last, which are not whole" : ""}. `, timeline.records.length ? `${percent(sum(timeline.located) / Math.max(1, sum(timeline.records)))} of the samples gave an address; ${lost > 0 ? `${count(lost)} records were lost` : "no record was lost"}.` : ""),
+        el("p", {}, `Steps of ${duration(timeline.step_ns)}${isWhole ? ", without the first and the last, which are not whole" : ""}. `, timeline.records.length ? `${percent(sum(timeline.located) / Math.max(1, sum(timeline.records)))} of ${counted(sum(timeline.records), "sample")} gave an address; ${lost > 0 ? `${count(lost)} records were lost` : "no record was lost"}.` : ""),
         place,
         el("details", {}, el("summary", {}, "Samples of each subcell as a table"), table({ label: "Samples of each subcell", rows: timeline.subcells, columns: [
             { name: "Subcell", value: (row) => row.name }, { name: "Samples", isNumber: true, value: (row) => sum(row.samples) },

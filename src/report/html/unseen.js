@@ -80,7 +80,7 @@ function unseen(report) {
     }
     run.left_out.forEach((text) => add(text));
     run.skipped.forEach((text) => add(`Source skipped: ${text}`));
-    if (report.wakeups?.unsampled > 0) add(`Of ${counted(report.wakeups.unsampled, "wakeup")} it is not known whether they carry data: one of the threads has no samples`);
+    if (report.wakeups?.unsampled > 0) add(`Of ${counted(report.wakeups.unsampled, "wakeup")} it is not known whether the threads share memory: one of them has no samples`);
     const left = matrix.left_out;
     if (left.threads > 0) add(`${counted(left.threads, "thread")} with fewer samples are not in the matrix`);
     if (left.regions > 0) add(`${counted(left.regions, "region")} are not in the matrix: ${count(left.misses)} avoidable misses`);
@@ -97,7 +97,7 @@ function unseen(report) {
 function hubsPart(report) {
     const { hubs } = report;
     if (!hubs.length) return null;
-    return el("div", {}, el("h3", {}, "Hubs"), el("p", {}, "Nearly all threads that could touch these pages do so: they do not tell who belongs together."),
+    return el("div", {}, el("h3", {}, "Hubs"), el("p", {}, "Nearly all threads that map these pages use them, so they do not tell which threads belong together."),
         table({ label: "Hubs", rows: hubs, columns: [
             { name: "Memory", value: (row) => row.memory }, { name: "Accesses", isNumber: true, value: (row) => row.accesses },
             { name: "Writes", isNumber: true, value: (row) => row.writes }, { name: "Threads", isNumber: true, value: (row) => row.threads },

@@ -157,8 +157,8 @@ impl Source {
                  that missed the L1 cache"
             }
             Self::Timer => {
-                "accesses of running user code near each timer tick, without latency; not those of the kernel, nor thread-local, \
-                 gathered or overwritten addresses"
+                "accesses of running user code near each timer tick, without latency; not those of the kernel, to thread-local \
+                 memory, of gather instructions, or whose address registers were overwritten before the tick"
             }
             Self::Faults => {
                 "first touches of pages only: it shows who is active and which pages processes share, \
