@@ -29,7 +29,12 @@ const volatile struct config {
 #define USER_LOWEST 65536ULL
 #define USER_END 0x7ffffffff000ULL
 
+/* The part of struct line's base that is the address. */
+#define LINE_ADDRESS ((1ULL << 56) - 1)
+#define ALL_WORDS 0xff
+
 struct line {
+	/* Its address, and in the highest byte a bit for each of its words that others write all the time: they are not known. */
 	__u64 base;
 	__u8 bytes[LINE_SIZE];
 };
@@ -128,7 +133,10 @@ struct memory {
 	__u32 unused;
 };
 
-/* Lines that changed while the thread that would read them was stopped: others write them all the time. */
+/*
+ * The words of lines that changed while a thread that would read them was stopped: others write them all the time. Not the whole
+ * line: threads that share it falsely read words beside these.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1 << 14);
@@ -159,6 +167,8 @@ __attribute__((noinline)) int add_line(struct snapshot *snapshot, __u64 addr)
 	__u64 base = addr & ~(__u64)(LINE_SIZE - 1);
 	struct memory memory = {};
 	__u32 count, at;
+	__u64 words = 0;
+	__u8 *known;
 
 	if (!snapshot || addr < USER_LOWEST || addr >= USER_END)
 		return 0;
@@ -168,18 +178,21 @@ __attribute__((noinline)) int add_line(struct snapshot *snapshot, __u64 addr)
 	for (at = 0; at < MAX_LINES; at++) {
 		if (at >= count)
 			break;
-		if (snapshot->lines[at].base == base)
+		if ((snapshot->lines[at].base & LINE_ADDRESS) == base)
 			return 0;
 	}
 	if (count >= MAX_LINES)
 		return 0;
 	memory.line = base;
 	memory.tgid = bpf_get_current_pid_tgid() >> 32;
-	if (bpf_map_lookup_elem(&changing, &memory))
+	known = bpf_map_lookup_elem(&changing, &memory);
+	if (known)
+		words = *known;
+	if (words == ALL_WORDS)
 		return 0;
 	if (bpf_probe_read_user(snapshot->lines[count].bytes, LINE_SIZE, (void *)base))
 		return 0;
-	snapshot->lines[count].base = base;
+	snapshot->lines[count].base = base | words << 56;
 	snapshot->count = count + 1;
 	return 1;
 }
@@ -217,38 +230,39 @@ __attribute__((noinline)) int add_wanted(struct snapshot *snapshot, __u64 line)
 }
 
 /*
- * The thread itself is stopped meanwhile: a line that has changed is written by others all the time, and what the thread
- * will read there is unknown. It is not read again.
+ * The thread itself is stopped meanwhile: a word that has changed is written by others all the time, and what the thread
+ * will read there is unknown.
  */
-__attribute__((noinline)) int drop_if_changed(struct snapshot *snapshot, __u32 at)
+__attribute__((noinline)) int mark_if_changed(struct snapshot *snapshot, __u32 at)
 {
 	__u64 again[LINE_SIZE / 8];
 	struct memory memory = {};
 	struct line *line;
+	__u64 address;
 	__u32 word;
-	__u8 value = 1;
+	__u8 known, words;
 
 	if (!snapshot || at >= MAX_LINES)
 		return 0;
 	line = &snapshot->lines[at];
-	if (line->base >= USER_END)
+	address = line->base & LINE_ADDRESS;
+	if (bpf_probe_read_user(again, sizeof(again), (void *)address))
 		return 0;
-	if (bpf_probe_read_user(again, sizeof(again), (void *)line->base))
-		return 0;
+	known = words = line->base >> 56;
 	for (word = 0; word < LINE_SIZE / 8; word++) {
-		if (again[word] != ((__u64 *)line->bytes)[word]) {
-			memory.line = line->base;
-			memory.tgid = bpf_get_current_pid_tgid() >> 32;
-			bpf_map_update_elem(&changing, &memory, &value, 0);
-			/* No line has this address. */
-			line->base = ~(__u64)0;
-			break;
-		}
+		if (again[word] != ((__u64 *)line->bytes)[word])
+			words |= 1 << word;
 	}
+	if (words == known)
+		return 0;
+	memory.line = address;
+	memory.tgid = bpf_get_current_pid_tgid() >> 32;
+	bpf_map_update_elem(&changing, &memory, &words, 0);
+	line->base = address | (__u64)words << 56;
 	return 0;
 }
 
-__attribute__((noinline)) int drop_changed(struct snapshot *snapshot)
+__attribute__((noinline)) int mark_changed(struct snapshot *snapshot)
 {
 	__u32 at;
 
@@ -257,7 +271,7 @@ __attribute__((noinline)) int drop_changed(struct snapshot *snapshot)
 	for (at = 0; at < MAX_LINES; at++) {
 		if (at >= snapshot->count)
 			break;
-		drop_if_changed(snapshot, at);
+		mark_if_changed(snapshot, at);
 	}
 	return 0;
 }
@@ -315,7 +329,7 @@ static __always_inline void take(void *context, struct task_struct *task, bool a
 	add_lines(snapshot, regs.r13, which >> 13);
 	add_lines(snapshot, regs.r14, which >> 14);
 	add_lines(snapshot, regs.r15, which >> 15);
-	drop_changed(snapshot);
+	mark_changed(snapshot);
 output:
 	size = sizeof(*snapshot) - sizeof(snapshot->lines) + (__u64)snapshot->count * sizeof(struct line);
 	if (size > sizeof(*snapshot))
@@ -323,7 +337,7 @@ output:
 	bpf_perf_event_output(context, &output, BPF_F_CURRENT_CPU, snapshot, size);
 	/* Few lines are read too fast to notice a change: check after the output, which takes a little more time. */
 	if (known)
-		drop_changed(snapshot);
+		mark_changed(snapshot);
 }
 
 /*

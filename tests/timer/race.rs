@@ -1,10 +1,10 @@
-//! How often addresses that depend on memory are wrong if another thread changes that memory all the time.
+//! Memory that other threads change all the time: how often addresses that depend on it are wrong, and that its other words are known.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use scxprof::sample::Method;
+use scxprof::sample::{Access, Method};
 use scxprof::testing::sampler::Target;
 
 use super::programs::{build, start};
@@ -53,4 +53,36 @@ fn few_addresses_are_wrong_where_threads_race() {
         println!("SKIP: {test}: no memory around the registers: {:?}", outcome.notes);
     }
     assert!(wrong <= FIRST + by_memory * MOST / 100, "{wrong} of {by_memory}");
+}
+
+/// The words beside one that is written all the time are known: else the thread that writes it would seem to only read the line, and
+/// false sharing would not be found.
+#[test]
+fn a_word_beside_one_that_changes_is_known() {
+    let _alone = alone();
+    let test = "beside";
+    let Some(built) = build(test, 2) else {
+        println!("SKIP: {test}: no cc");
+        return;
+    };
+    let running = start(&built.path, 600.0, 2);
+    let writer = running.threads.iter().find(|thread| thread.group == "writer").expect("the writer");
+    let line = &running.buffers[&(writer.pid, "line".to_owned())];
+    let tids = running.threads.iter().map(|thread| thread.tid as u32).collect();
+    let options = timer(Target::Tasks { tids, enable_on_exec: false }, Some(2000));
+    let Some((got, outcome)) = capture_until(test, options, |progress| progress.elapsed > Duration::from_secs(3))
+    else {
+        return;
+    };
+    let of_writer = got.samples.iter().filter(|sample| sample.raw.tid == writer.tid as u32);
+    let of_line: Vec<_> = of_writer.filter(|sample| line.contains(&sample.raw.addr)).collect();
+    if !of_line.iter().any(|sample| sample.raw.method == Some(Method::Racy)) {
+        println!("SKIP: {test}: no memory around the registers: {:?}", outcome.notes);
+        return;
+    }
+    let updates = of_line.iter().filter(|sample| sample.raw.access == Access::Update).count();
+    println!("{test}: {updates} updates of {} accesses of the line, {:?}", of_line.len(), recovery(&outcome));
+    assert!(of_line.iter().all(|sample| (sample.raw.access == Access::Update) == (sample.raw.addr == line.start)));
+    // Half of them, but for those from before it was known which memory the code needs.
+    assert!(updates * 3 > of_line.len(), "{updates} of {}", of_line.len());
 }

@@ -1,6 +1,6 @@
 //! The piece of stack in a sample; each byte is known or unknown.
 
-use super::lines::Lines;
+use super::lines::{Line, Lines};
 use super::value::Val;
 
 /// Bytes below rsp that fit into the image: what forward code pushes, and the red zone.
@@ -34,13 +34,17 @@ impl Image {
 
     /// Adds those of the bytes at `base` that lie in the red zone, which is private to the thread like the rest of its stack.
     /// A line of memory may begin before it, or end behind rsp.
-    pub(super) fn add_red_zone(&mut self, base: u64, bytes: &[u8]) {
+    pub(super) fn add_red_zone(&mut self, line: Line<'_>) {
+        let (base, bytes, known) = (line.base, line.bytes, line.known());
         let start = self.base.wrapping_add((BELOW - RED_ZONE) as u64);
         let overlaps = base.wrapping_sub(start) < RED_ZONE as u64 || start.wrapping_sub(base) < bytes.len() as u64;
         if !overlaps {
             return;
         }
         for (offset, &byte) in (0..).zip(bytes) {
+            if known >> offset & 1 == 0 {
+                continue;
+            }
             if let Some(index) = self.index(base.wrapping_add(offset)) {
                 if (BELOW - RED_ZONE..BELOW).contains(&index) {
                     self.set(index, byte);
@@ -202,7 +206,7 @@ mod tests {
             let mut image = Image::new(rsp, &[7; 512]);
             // All lines near rsp, each of its own bytes.
             for line in (rsp & !63) / 64 - 4..=rsp / 64 + 1 {
-                image.add_red_zone(line * 64, &[line as u8; 64]);
+                image.add_red_zone(Line { base: line * 64, changing: 0, bytes: &[line as u8; 64] });
             }
             image
         };

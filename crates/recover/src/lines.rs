@@ -10,10 +10,14 @@ const STRIDE: usize = 8 + LINE;
 /// The most lines that are read.
 const MAX_LINES: usize = 64;
 
+/// The part of a line's first word that is its address; the highest byte has a bit for each of its 8 words that is not known.
+const ADDRESS: u64 = (1 << 56) - 1;
+
 /// Memory at the moment of a sample, as the BPF program recorded it.
 ///
 /// u64 base of fs, u64 stack pointer, u32 number of lines, u32 unused; then for each line its u64 address, a multiple of 64,
-/// and its bytes.
+/// and its bytes. The highest byte of the address has a bit for each 8 bytes that other threads write all the time: the lowest for
+/// the first ones. They are not known.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Snapshot<'a>(&'a [u8]);
 
@@ -35,12 +39,14 @@ impl<'a> Snapshot<'a> {
     }
 
     /// The lines.
-    pub fn lines(self) -> impl Iterator<Item = (u64, &'a [u8; LINE])> {
+    pub(super) fn lines(self) -> impl Iterator<Item = Line<'a>> {
         let count = self.word(16).map_or(0, |word| word as u32 as usize).min(MAX_LINES);
         let lines = self.0.get(HEADER..).unwrap_or_default().chunks_exact(STRIDE).take(count);
         lines.filter_map(|line| {
-            let (base, bytes) = line.split_first_chunk()?;
-            Some((u64::from_le_bytes(*base), bytes.first_chunk()?)).filter(|(base, _)| base % LINE as u64 == 0)
+            let (first, bytes) = line.split_first_chunk()?;
+            let first = u64::from_le_bytes(*first);
+            let line = Line { base: first & ADDRESS, changing: (first >> 56) as u8, bytes: bytes.first_chunk()? };
+            (line.base % LINE as u64 == 0).then_some(line)
         })
     }
 
@@ -49,9 +55,25 @@ impl<'a> Snapshot<'a> {
     #[must_use]
     pub fn fs_base(self) -> Option<u64> {
         let base = self.word(0).filter(|base| base % 8 == 0)?;
-        let (_, bytes) = self.lines().find(|&(line, _)| line == base - base % LINE as u64)?;
-        let own = bytes.get((base % LINE as u64) as usize..)?.first_chunk()?;
+        let line = self.lines().find(|line| line.base == base - base % LINE as u64)?;
+        let own = line.bytes.get((base % LINE as u64) as usize..)?.first_chunk()?;
         (u64::from_le_bytes(*own) == base).then_some(base)
+    }
+}
+
+/// A line of a snapshot.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Line<'a> {
+    pub(super) base: u64,
+    /// A bit for each 8 bytes that other threads write all the time.
+    pub(super) changing: u8,
+    pub(super) bytes: &'a [u8; LINE],
+}
+
+impl Line<'_> {
+    /// A bit for each byte that is known.
+    pub(super) fn known(self) -> u64 {
+        (0..8).filter(|word| self.changing >> word & 1 == 0).fold(0, |known, word| known | 0xff << (word * 8))
     }
 }
 
@@ -69,8 +91,10 @@ pub(super) struct Lines(Vec<KnownLine>);
 
 impl Lines {
     pub(super) fn new(snapshot: Snapshot<'_>) -> Self {
-        let mut lines: Vec<KnownLine> =
-            snapshot.lines().map(|(base, bytes)| KnownLine { base, bytes: *bytes, known: u64::MAX }).collect();
+        let mut lines: Vec<KnownLine> = snapshot
+            .lines()
+            .map(|line| KnownLine { base: line.base, bytes: *line.bytes, known: line.known() })
+            .collect();
         lines.sort_unstable_by_key(|line| line.base);
         lines.dedup_by_key(|line| line.base);
         Self(lines)
@@ -183,13 +207,23 @@ mod tests {
     #[test]
     fn what_is_cut_or_odd_gives_no_lines() {
         let whole = encode(0, &[(0x40, [1; LINE]), (0x81, [2; LINE]), (0xc0, [3; LINE])]);
-        let bases = |bytes: &[u8]| Snapshot::new(bytes).lines().map(|(base, _)| base).collect::<Vec<_>>();
+        let bases = |bytes: &[u8]| Snapshot::new(bytes).lines().map(|line| line.base).collect::<Vec<_>>();
         assert_eq!(bases(&whole), [0x40, 0xc0]);
         for length in 0..whole.len() {
             assert!(bases(&whole[..length]).len() < 2, "{length}");
         }
         // Padding after them is not a line.
         assert_eq!(bases(&[&whole[..], &[0; 100]].concat()), [0x40, 0xc0]);
+    }
+
+    #[test]
+    fn words_that_others_write_are_not_known() {
+        let bytes = encode(0, &[(0x80 | 0b101 << 56, [2; LINE]), (0xc0, [3; LINE])]);
+        let lines = Lines::new(Snapshot::new(&bytes));
+        let known = |addr| lines.read(addr, 8).get();
+        assert_eq!(known(0x88), Some(0x0202_0202_0202_0202));
+        assert_eq!((known(0x80), known(0x90), lines.read(0x8c, 8).low(4)), (None, None, Some(0x0202_0202)));
+        assert!(known(0x98).is_some() && known(0xb8).is_some() && known(0xc0).is_some());
     }
 
     #[test]

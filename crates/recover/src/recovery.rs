@@ -97,8 +97,8 @@ impl Recovery {
         let mut here = None;
         let mut now = Machine::new(regs, dump);
         now.fs = memory.fs_base();
-        for (base, bytes) in memory.lines() {
-            now.stack.add_red_zone(base, bytes);
+        for line in memory.lines() {
+            now.stack.add_red_zone(line);
         }
         let line = self.decoded.line(code, regs.rip, &mut here).ok_or(Unrecovered::NoCode)?;
         let at_ip = line.first().ok_or(Unrecovered::BadInstruction)?;
