@@ -172,8 +172,8 @@ fn code_of(symbol: &Symbol, accesses: f64) -> Code {
         Some((name, offset)) => (Some(name.to_string()), *offset),
         None => (None, symbol.offset),
     };
-    let (line, inlined) = (symbol.line.clone(), symbol.inlined.clone());
-    Code { sym, offset, dso: printable(&symbol.dso), accesses, line, inlined }
+    let (line, caller_line) = (symbol.line.clone(), symbol.caller_line.clone());
+    Code { sym, offset, dso: printable(&symbol.dso), accesses, line, caller_line, inlined: symbol.inlined.clone() }
 }
 
 /// A mapped file by the path that the kernel prints, for people; `None` where the path says less than the inode.

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::memory::Granule;
+use super::memory::{Granule, LineThread};
 use super::model::{CellReport, Report, SubcellReport, ThreadReport};
 use crate::cluster::LineSharing;
 use crate::config::base_of;
+use crate::resolve::is_of_library;
 use scxprof_base::columns::{fitted, Column};
 
 /// Groups in the headline.
@@ -21,6 +22,8 @@ const FALSE_LINES: usize = 2;
 const LEAST_PART: f64 = 0.01;
 /// Samples of which less than this part, in percent, was lost are as good as all.
 const LOST_PERCENT: f64 = 0.1;
+/// Threads in no group are worth a line from this part of the samples on.
+const LEAST_UNGROUPED: f64 = 0.25;
 /// Bytes of a unit.
 const UNIT: f64 = 1024.0;
 
@@ -120,13 +123,10 @@ fn names(threads: &[&ThreadReport]) -> String {
     text
 }
 
-/// Directories of code that is not the user's own: it inlines headers of libraries.
-const OF_LIBRARIES: [&str; 4] = ["/usr/include/", "/usr/lib/", "/rustc/", "/include/c++/"];
-
 /// The source line of the hottest code that uses a line, if it is not one of a library.
 fn source(line: &Granule) -> Option<&str> {
-    let is_own = |source: &&str| !OF_LIBRARIES.iter().any(|part| source.contains(part));
-    line.code.iter().filter_map(|code| code.line.as_deref()).find(is_own)
+    let sources = line.code.iter().filter_map(|code| code.caller_line.as_deref().or(code.line.as_deref()));
+    sources.into_iter().find(|source| !is_of_library(source))
 }
 
 /// Where a line is used: its source line, else the function, else the variable, else the memory.
@@ -162,6 +162,11 @@ pub(super) fn headline(report: &Report) -> String {
     if more > 0 {
         let _ = write!(text, " and {more} more");
     }
+    let of_groups =
+        |line: &Granule| groups.iter().any(|group| group.false_lines.iter().any(|it| std::ptr::eq(*it, line)));
+    if let Some(line) = false_lines(report).find(|line| is_hot(report, line) && !of_groups(line)) {
+        let _ = write!(text, "; false sharing at {}", place(line));
+    }
     let fitting = groups.iter().filter(|group| !group.is_left_out()).count();
     if fitting < groups.len() {
         let fitting = if fitting == 0 { "none".to_owned() } else { fitting.to_string() };
@@ -175,7 +180,50 @@ fn nothing(report: &Report) -> String {
     let threads =
         report.cells.iter().flat_map(|cell| &cell.subcells).map(|subcell| subcell.threads.len()).sum::<usize>();
     let threads = if threads == 1 { "1 thread".to_owned() } else { format!("{threads} threads") };
-    format!("no threads that share memory were found among {threads} with {:.0} samples", report.samples)
+    format!("no groups of threads that share memory were found among {threads} with {:.0} samples", report.samples)
+}
+
+/// Why threads are in no group, for each reason how many they are; `None` if they have few of the samples.
+fn ungrouped(report: &Report) -> Option<String> {
+    let mut reasons: BTreeMap<String, (usize, f64)> = BTreeMap::new();
+    let threads = report.cells.iter().flat_map(|cell| &cell.subcells).flat_map(|subcell| &subcell.threads);
+    for thread in threads.filter(|thread| !thread.verdict.starts_with("community ")) {
+        let reason = match thread.verdict.as_str() {
+            "alone" => "mostly memory of their own".to_owned(),
+            "shares with all of its cell" => {
+                let hubs = report.hubs.iter().take(NAMES - 1).map(|hub| hub.memory.clone()).collect::<Vec<_>>();
+                let named = if hubs.is_empty() { String::new() } else { format!(", as {}", hubs.join(" and ")) };
+                format!("memory that nearly all threads use{named}")
+            }
+            "shares with some of its cell" => "memory of several groups".to_owned(),
+            "shares with other cells" => "memory of other cells".to_owned(),
+            // The misses of a thread, at the end, are its own.
+            other => {
+                let why = other.strip_prefix("unknown: ").unwrap_or(other);
+                format!("not judged: {}", why.rsplit_once(" (").map_or(why, |(why, _)| why))
+            }
+        };
+        let sum = reasons.entry(reason).or_default();
+        *sum = (sum.0 + 1, sum.1 + thread.samples);
+    }
+    let all: f64 = reasons.values().map(|(_, samples)| samples).sum();
+    if report.samples <= 0.0 || all < LEAST_UNGROUPED * report.samples {
+        return None;
+    }
+    let mut reasons: Vec<(String, (usize, f64))> = reasons.into_iter().collect();
+    reasons.sort_by(|a, b| b.1 .1.total_cmp(&a.1 .1).then_with(|| a.0.cmp(&b.0)));
+    let named = reasons.iter().take(NAMES).map(|(reason, (threads, samples))| {
+        let threads = if *threads == 1 { "1 thread".to_owned() } else { format!("{threads} threads") };
+        format!("{threads} with {} of the samples ({reason})", percent(samples / report.samples))
+    });
+    Some(format!("In no group: {}", named.collect::<Vec<_>>().join("; ")))
+}
+
+/// The lines that most threads use, where there is no group whose memory could be named.
+fn most_shared(report: &Report) -> Option<String> {
+    let mut names: Vec<String> = report.lines.iter().take(FALSE_LINES).map(memory).collect();
+    names.dedup();
+    (!names.is_empty()).then(|| format!("Shared most: {}", names.join(", ")))
 }
 
 /// The answer for people: the headline, a line for each group with what it shares, false sharing with its source line, the locality,
@@ -203,7 +251,12 @@ pub fn answer(report: &Report, width: Option<usize>) -> String {
         }
     }
     lines.extend(false_lines(report).filter(|line| is_hot(report, line)).take(FALSE_LINES).map(false_sharing));
-    if let Some(locality) = report.locality {
+    if groups.is_empty() {
+        lines.extend(most_shared(report));
+    }
+    lines.extend(ungrouped(report));
+    // Without a group there is nothing to keep together.
+    if let Some(locality) = report.locality.filter(|_| !groups.is_empty()) {
         let found = report.locality_found.filter(|found| *found > locality + 0.0005);
         let found = found.map_or_else(String::new, |found| format!(", {} with all groups", percent(found)));
         let by_name = report.locality_by_name.map(|by_name| format!(", {} if grouped by name", percent(by_name)));
@@ -269,21 +322,63 @@ fn is_hot(report: &Report, line: &Granule) -> bool {
 
 /// A line that threads share falsely: its threads, its variable, and the source line.
 fn false_sharing(line: &Granule) -> String {
+    let most = line.by_thread.iter().map(|thread| thread.loads + thread.stores).max().unwrap_or(0);
+    // As for the verdict on the line (docs/report.md).
+    let counts = |thread: &&LineThread| (thread.loads + thread.stores) * 20 >= most;
+    let (writers, readers): (Vec<_>, Vec<_>) =
+        line.by_thread.iter().filter(counts).partition(|thread| !thread.stored.is_empty());
+    let who = if writers.is_empty() || readers.is_empty() {
+        format!("{} use different bytes", counted(&[writers, readers].concat()))
+    } else {
+        let verb = |threads: &[&LineThread], verb: &str| {
+            let plural = if threads.len() == 1 { "s" } else { "" };
+            format!("{} {verb}{plural}", counted(threads))
+        };
+        let written = bytes(&writers, |thread| &thread.stored);
+        let read = bytes(&readers, |thread| &thread.loaded);
+        format!("{} {written}, and {} {read}", verb(&writers, "write"), verb(&readers, "read"))
+    };
+    let code = source(line).map(|line| format!(", at {line}"));
+    let function = || line.code.iter().find_map(|code| Some(format!(", in {}", code.sym.as_ref()?)));
+    let code = code.or_else(function).unwrap_or_default();
+    format!("False sharing: {who} of one cache line of {}{code}", memory(line))
+}
+
+/// The bytes that threads touch: `byte 8`, `bytes 0-7, 16-23`; without numbers where they are many.
+fn bytes(threads: &[&LineThread], of: fn(&LineThread) -> &Vec<[u8; 2]>) -> String {
+    let mut ranges: Vec<[u8; 2]> = threads.iter().flat_map(|thread| of(thread).clone()).collect();
+    ranges.sort_unstable();
+    ranges.dedup();
+    match ranges.as_slice() {
+        [[first, last]] if first == last => format!("byte {first}"),
+        ranges if !ranges.is_empty() && ranges.len() <= NAMES => {
+            let named = ranges.iter().map(|[first, last]| match first == last {
+                true => first.to_string(),
+                false => format!("{first}-{last}"),
+            });
+            format!("bytes {}", named.collect::<Vec<_>>().join(", "))
+        }
+        _ => "other bytes".to_owned(),
+    }
+}
+
+/// The names of threads, at most a few, equal ones with their number.
+fn counted(threads: &[&LineThread]) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    for thread in &line.by_thread {
+    for thread in threads {
         *counts.entry(thread.comm.as_deref().unwrap_or("?")).or_default() += 1;
     }
     let named = counts.iter().take(NAMES).map(|(name, threads)| match threads {
         1 => (*name).to_owned(),
         threads => format!("{name} x{threads}"),
     });
-    let threads = named.collect::<Vec<_>>().join(", ");
+    let names = named.collect::<Vec<_>>().join(", ");
     let more = counts.len().saturating_sub(NAMES);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    let code = source(line).map(|line| format!(", at {line}"));
-    let function = || line.code.iter().find_map(|code| Some(format!(", in {}", code.sym.as_ref()?)));
-    let code = code.or_else(function).unwrap_or_default();
-    format!("False sharing: {threads}{more} use different bytes of one cache line of {}{code}", memory(line))
+    if more > 0 {
+        format!("{names} and {more} more")
+    } else {
+        names
+    }
 }
 
 fn percent(part: f64) -> String {
@@ -322,7 +417,9 @@ mod tests {
         report.lines.clear();
         assert_eq!(headline(&report), "2 groups: reader-a + writer-a, reader-b + writer-b; this host fits none");
         report.cells.clear();
-        assert!(headline(&report).starts_with("no threads that share memory were found among 0 threads with 50"));
+        assert!(
+            headline(&report).starts_with("no groups of threads that share memory were found among 0 threads with 50")
+        );
     }
 
     #[test]
@@ -374,8 +471,61 @@ mod tests {
         assert!(text.lines().count() <= 10, "{text}");
         assert!(text.contains("\nLocality: 90.0 % of the avoidable misses "), "{text}");
         assert!(text.contains("\nThis host has 2 CPUs, so the configuration is without allotment/lone"), "{text}");
-        let line = "\nFalse sharing: reader\\x0a, writer use different bytes of one cache line of total in server, at \
-                    /src/queue.c:12\n";
+        let line = "\nFalse sharing: writer writes bytes 8-15, and reader\\x0a reads bytes 0-7, 16 of one cache line of total in \
+                    server, at /src/queue.c:12\n";
         assert!(text.contains(line), "{text}");
+    }
+
+    #[test]
+    fn false_sharing_says_who_writes_which_bytes() {
+        let mut line = made().lines[0].clone();
+        let of = |comm: &str, loaded: &[[u8; 2]], stored: &[[u8; 2]]| LineThread {
+            comm: Some(comm.to_owned()),
+            loaded: loaded.to_vec(),
+            stored: stored.to_vec(),
+            loads: 100,
+            stores: 100,
+            ..made().lines[0].by_thread[0].clone()
+        };
+        let said = |line: &Granule| false_sharing(line).split(" of one cache line").next().unwrap().to_owned();
+        line.by_thread = vec![of("a", &[[0, 8]], &[[0, 7]]), of("b", &[[8, 8]], &[]), of("b", &[[8, 8]], &[])];
+        assert_eq!(said(&line), "False sharing: a writes bytes 0-7, and b x2 read byte 8");
+        // As a thread that reads the line once to add up.
+        line.by_thread.push(LineThread { loads: 1, stores: 0, ..of("sum", &[[0, 8]], &[]) });
+        assert_eq!(said(&line), "False sharing: a writes bytes 0-7, and b x2 read byte 8");
+        line.by_thread = vec![of("a", &[], &[[0, 7]]), of("b", &[], &[[8, 15]])];
+        assert_eq!(said(&line), "False sharing: a, b use different bytes");
+        line.by_thread.push(of("c", &[[16, 16], [20, 20], [24, 24], [28, 28]], &[]));
+        assert_eq!(said(&line), "False sharing: a, b write bytes 0-7, 8-15, and c reads other bytes");
+        // The caller of what a library's header has inlined is the user's own code.
+        line.code[0].line = Some("/usr/include/c++/12/bits/atomic_base.h:618".to_owned());
+        line.code[0].caller_line = Some("/src/pool.cpp:66".to_owned());
+        assert_eq!(place(&line), "pool.cpp:66");
+        assert!(line.code[0].to_string().ends_with(" at pool.cpp:66 (atomic_base.h:618)"), "{}", line.code[0]);
+    }
+
+    #[test]
+    fn what_is_in_no_group_has_its_reason() {
+        let mut report = made();
+        assert_eq!(ungrouped(&report), None);
+        let threads = report.cells.iter_mut().flat_map(|cell| &mut cell.subcells).flat_map(|it| &mut it.threads);
+        let verdicts = ["shares with all of its cell", "alone", "unknown: too few misses (9)"];
+        let mut threads: Vec<_> = threads.collect();
+        threads
+            .iter_mut()
+            .zip(verdicts.iter().cycle())
+            .for_each(|(it, verdict)| (*verdict).clone_into(&mut it.verdict));
+        report.cells[0].subcells.iter_mut().for_each(|subcell| subcell.kind = crate::report::SubcellKind::Rest);
+        report.hubs = vec![report.lines[0].clone()];
+        let text = answer(&report, None);
+        for part in [
+            "\nIn no group: ",
+            " (memory that nearly all threads use, as ",
+            " (not judged: too few misses)",
+            "\nShared most: total in server",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(!text.contains("Locality"), "{text}");
     }
 }

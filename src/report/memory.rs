@@ -146,14 +146,17 @@ pub struct Code {
     /// `FILE:LINE` of the source, if the file has debug information.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub line: Option<String>,
+    /// Where `line` is code of a library that was inlined: the `FILE:LINE` of the innermost function around it that is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub caller_line: Option<String>,
     /// The functions that were inlined around it, the outermost first, if the file has debug information.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub inlined: Vec<String>,
 }
 
 impl std::fmt::Display for Code {
-    /// `function+0x12 (libx.so)`, or `libx.so+0x1234` if it has no name; then `in inlined outer, inner at x.c:12` as far as
-    /// known.
+    /// `function+0x12 (libx.so)`, or `libx.so+0x1234` if it has no name; then `in inlined outer, inner at x.c:12
+    /// (header.h:3)` as far as known.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let file = self.dso.rsplit('/').next().unwrap_or_default();
         match &self.sym {
@@ -163,9 +166,11 @@ impl std::fmt::Display for Code {
         if !self.inlined.is_empty() {
             write!(f, " in inlined {}", self.inlined.join(", "))?;
         }
-        match &self.line {
-            Some(line) => write!(f, " at {}", line.rsplit('/').next().unwrap_or_default()),
-            None => Ok(()),
+        let short = |line: &str| line.rsplit('/').next().unwrap_or_default().to_owned();
+        match (self.caller_line.as_deref().map(short), self.line.as_deref().map(short)) {
+            (Some(caller), Some(line)) => write!(f, " at {caller} ({line})"),
+            (Some(line), None) | (None, Some(line)) => write!(f, " at {line}"),
+            (None, None) => Ok(()),
         }
     }
 }

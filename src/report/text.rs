@@ -165,6 +165,7 @@ pub(super) mod tests {
             dso: "/usr/bin/server".to_owned(),
             accesses: 4.0,
             line: Some("/src/queue.c:12".to_owned()),
+            caller_line: None,
             inlined: vec!["insert".to_owned(), "lock".to_owned()],
         };
         let community = |place: &str| CommunityEvidence {

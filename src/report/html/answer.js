@@ -33,10 +33,23 @@ function localityText(report) {
 
 /** A line of false sharing: its threads, its variable, and the source line. */
 function falseLine(line) {
-    const names = [...new Set(line.by_thread.map((thread) => thread.comm ?? "(unknown)"))].sort();
-    const more = names.length > 3 ? ` and ${names.length - 3} more` : "";
-    const source = line.code.find((code) => code.line)?.line;
-    return `${names.slice(0, 3).join(", ")}${more} use different bytes of one cache line of ${line.memory}${source ? `, at ${source.split("/").pop()}` : ""}`;
+    const most = Math.max(...line.by_thread.map((thread) => thread.loads + thread.stores));
+    const threads = line.by_thread.filter((thread) => thread.loads + thread.stores >= 0.05 * most);
+    const names = (of) => {
+        const all = [...new Set(of.map((thread) => thread.comm ?? "(unknown)"))].sort();
+        return `${all.slice(0, 3).join(", ")}${all.length > 3 ? ` and ${all.length - 3} more` : ""}`;
+    };
+    const [writers, readers] = [threads.filter((thread) => thread.stored.length), threads.filter((thread) => !thread.stored.length)];
+    const touched = (of) => {
+        const all = [...new Set(of.flatMap((thread) => (thread.stored.length ? thread.stored : thread.loaded)).map(([first, last]) => (first === last ? `${first}` : `${first}-${last}`)))];
+        if (!all.length || all.length > 3) return "other bytes";
+        return all.length === 1 && !all[0].includes("-") ? `byte ${all[0]}` : `bytes ${all.join(", ")}`;
+    };
+    const who = writers.length && readers.length
+        ? `${names(writers)} ${writers.length === 1 ? "writes" : "write"} ${touched(writers)}, and ${names(readers)} ${readers.length === 1 ? "reads" : "read"} ${touched(readers)}`
+        : `${names(threads)} use different bytes`;
+    const source = line.code.map((code) => code.caller_line ?? code.line).find(Boolean);
+    return `${who} of one cache line of ${line.memory}${source ? `, at ${source.split("/").pop()}` : ""}`;
 }
 
 /** The lines of false sharing that their threads use much: links to their rows. */

@@ -25,8 +25,10 @@ const ranges = (list) => list.map(([first, last]) => (first === last ? `${first}
 function codeText(code) {
     const file = code.dso.split("/").pop();
     const place = code.sym === null || code.sym === undefined ? `${file}+0x${code.offset.toString(16)}` : `${code.sym}+0x${code.offset.toString(16)} (${file})`;
+    const [caller, line] = [code.caller_line, code.line].map((it) => it?.split("/").pop());
+    const source = caller && line ? `${caller} (${line})` : caller ?? line;
     const inlined = code.inlined?.length ? ` in inlined ${code.inlined.join(", ")}` : "";
-    return `${place}${inlined}${code.line ? ` at ${code.line.split("/").pop()}` : ""}`;
+    return `${place}${inlined}${source ? ` at ${source}` : ""}`;
 }
 
 /** The 64 bytes of a line: who read and who wrote which. */

@@ -48,8 +48,18 @@ const MAX_INLINED: usize = 16;
 pub(super) struct SourceLine {
     /// `FILE:LINE`, as far as known.
     pub source: Option<String>,
+    /// Where `source` is code of a library that was inlined: the location of the innermost function around it that is not.
+    pub caller: Option<String>,
     /// The functions that were inlined around it, the outermost first.
     pub inlined: Vec<String>,
+}
+
+/// Directories of code that is inlined into programs of others.
+const OF_LIBRARIES: [&str; 4] = ["/usr/include/", "/usr/lib/", "/rustc/", "/include/c++/"];
+
+/// True if the source is of a library, by its path.
+pub(crate) fn is_of_library(source: &str) -> bool {
+    OF_LIBRARIES.iter().any(|part| source.contains(part))
 }
 
 /// Runs `program` for the lines of addresses in `file`, one for each; fewer if there is no time for all. `None` if the debug
@@ -132,11 +142,14 @@ fn confine() -> Option<&'static str> {
 /// The location in the innermost function, which contains the instruction; the others have the location of the call.
 fn line(symbol: &Symbolized<'_>) -> Option<SourceLine> {
     let Symbolized::Sym(Sym { code_info, inlined, .. }) = symbol else { return None };
-    let innermost = inlined.last().map_or(code_info.as_deref(), |inlined| inlined.code_info.as_ref());
-    let source = innermost.and_then(|info: &CodeInfo<'_>| {
-        let path = info.to_path();
-        Some(format!("{}:{}", printable(path.as_os_str().as_bytes()), info.line?))
-    });
+    let location = |info: Option<&CodeInfo<'_>>| {
+        let info = info?;
+        Some(format!("{}:{}", printable(info.to_path().as_os_str().as_bytes()), info.line?))
+    };
+    let mut outward = inlined.iter().rev().map(|inlined| inlined.code_info.as_ref()).chain([code_info.as_deref()]);
+    let source = outward.next().and_then(location);
+    let is_inlined = source.as_deref().is_some_and(is_of_library);
+    let caller = if is_inlined { outward.filter_map(location).find(|caller| !is_of_library(caller)) } else { None };
     let inlined: Vec<String> = inlined.iter().take(MAX_INLINED).map(|function| demangle(&function.name)).collect();
-    (source.is_some() || !inlined.is_empty()).then_some(SourceLine { source, inlined })
+    (source.is_some() || !inlined.is_empty()).then_some(SourceLine { source, caller, inlined })
 }

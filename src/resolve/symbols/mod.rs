@@ -41,7 +41,7 @@ use scxprof_perf::buildid::BuildId;
 
 pub(crate) use image::Image;
 // For the command: it is the process that computes source lines.
-pub(crate) use lines::{answer as answer_source_lines, ARGUMENT as SOURCE_LINES};
+pub(crate) use lines::{answer as answer_source_lines, is_of_library, ARGUMENT as SOURCE_LINES};
 
 /// Files and other objects that contain code; instructions in later ones have no location.
 const MAX_MODULES: usize = 1 << 16;
@@ -323,6 +323,8 @@ pub struct Symbol {
     pub offset: u64,
     /// `FILE:LINE` from the debug information, with the path given to the compiler; only with [`SymbolOptions::lines`].
     pub line: Option<String>,
+    /// Where `line` is code of a library that was inlined: the line of the innermost function around it that is not.
+    pub caller_line: Option<String>,
     /// The functions that were inlined around the instruction, the outermost first; with the same condition.
     pub inlined: Vec<String>,
 }
@@ -447,8 +449,9 @@ pub fn symbolize(modules: &Modules, codes: impl IntoIterator<Item = CodeAddr>, o
                 (Arc::clone(name), named.offset)
             });
             let dso = named.and_then(|named| named.dso.as_deref()).map_or_else(|| Arc::clone(&dso), Arc::from);
-            let (line, inlined) = lines.remove(&index).map_or_else(Default::default, |it| (it.source, it.inlined));
-            let symbol = Symbol { function, dso, offset, line, inlined };
+            let (line, caller_line, inlined) =
+                lines.remove(&index).map_or_else(Default::default, |it| (it.source, it.caller, it.inlined));
+            let symbol = Symbol { function, dso, offset, line, caller_line, inlined };
             symbols.by_code.insert(CodeAddr { module: number, offset }, symbol);
         }
     }
