@@ -26,7 +26,7 @@ function localityText(report) {
         return `There is nothing to avoid: less than 2 % of all possible misses are shared between ${whose}.`;
     }
     const found = all === null ? "" : ` (${percent(all)} with all groups)`;
-    const isNoBetter = all !== null && byName !== null && byName >= locality - 0.0005;
+    const isNoBetter = all !== null && locality !== null && byName !== null && byName >= locality - 0.0005;
     const judged = isNoBetter ? " On this host, the configuration is no better than groups of equal names." : "";
     return `Locality ${percent(locality)}${found}${byName === null ? "" : `; ${percent(byName)} if threads were grouped by name alone`}.${judged}`;
 }
