@@ -53,13 +53,13 @@ pub(super) struct WhoseArgs {
         long = "pid",
         value_name = "PID",
         value_delimiter = ',',
-        conflicts_with_all = ["cgroup", "command"],
+        conflicts_with = "cgroup",
         help_heading = WATCH,
         value_parser = pid
     )]
     pids: Vec<u32>,
     /// This cgroup and those below it
-    #[arg(long, value_name = "PATH", conflicts_with = "command", help_heading = WATCH)]
+    #[arg(long, value_name = "PATH", help_heading = WATCH)]
     cgroup: Option<PathBuf>,
     /// Only on these CPUs, such as 0-3,8 [default: all, also those that come online later]
     #[arg(short = 'C', long = "cpu", value_name = "CPUS", help_heading = WATCH)]
@@ -78,7 +78,8 @@ pub(super) struct WhoseArgs {
     /// Where the host's cgroup hierarchy is mounted, for a container [default: found in /proc/self/mountinfo]
     #[arg(long, value_name = "DIR", help_heading = WATCH)]
     cgroup_root: Option<PathBuf>,
-    /// A command to sample while it runs; its stdout becomes stderr if the result goes to stdout
+    /// A command to sample while it runs; its stdout becomes stderr if the result goes to stdout. With -p, --cgroup, -a or -C, `sleep 5`
+    /// is -t 5, as in perf
     #[arg(trailing_var_arg = true, value_name = "COMMAND", help_heading = WATCH)]
     command: Vec<OsString>,
 }

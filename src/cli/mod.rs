@@ -164,21 +164,30 @@ pub fn main(args: impl IntoIterator<Item = OsString>, stdout_is_open: bool) -> E
     }
 }
 
-/// Parses the command line. A command that reads a profile and names none gets the newest one here.
+/// Parses the command line. A command that reads a profile and names none gets the newest one here, and perf's way to say how long to
+/// sample becomes ours.
 fn parse(args: &[OsString]) -> Result<Args, ExitCode> {
     habits::check(args).map_err(Failure::exit)?;
     let mut command = Args::command();
-    let mut matches = command.try_get_matches_from_mut(args).map_err(|error| tell(&error, args))?;
-    if let Some(args) = names::with_newest(&command, args, &matches).map_err(Failure::exit)? {
-        matches = command.try_get_matches_from_mut(&args).map_err(|error| tell(&error, &args))?;
+    let mut matches = command.try_get_matches_from_mut(args).map_err(|error| tell(error, args))?;
+    let mut changed = names::with_newest(&command, args, &matches).map_err(Failure::exit)?;
+    if changed.is_none() {
+        changed = habits::with_time(args, &matches).map_err(Failure::exit)?;
+    }
+    if let Some(args) = changed {
+        matches = command.try_get_matches_from_mut(&args).map_err(|error| tell(error, &args))?;
     }
     own_input::check(&matches).map_err(Failure::exit)?;
-    Args::from_arg_matches(&matches).map_err(|error| tell(&error.format(&mut Args::command()), args))
+    Args::from_arg_matches(&matches).map_err(|error| tell(error.format(&mut Args::command()), args))
 }
 
 /// Prints what clap says in place of arguments: help, the version, or what is wrong.
-fn tell(error: &clap::Error, args: &[OsString]) -> ExitCode {
+fn tell(mut error: clap::Error, args: &[OsString]) -> ExitCode {
+    if let Some(failure) = habits::option(&error, args) {
+        return failure.exit();
+    }
     if error.use_stderr() {
+        habits::without_wrong_tips(&mut error);
         // This contains the arguments, which may be names of files.
         say_lines(&error.render().to_string());
         return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
@@ -241,6 +250,9 @@ mod tests {
             "run -a -F 99",
             "run -a -- sleep 10",
             "run -p 1,2",
+            "record -F 999 -g -p 1 -- sleep 3",
+            "sched -a -- sleep 3",
+            "report --stdio -i web",
             "record -c 1000",
             "record -g",
             "record -g --call-graph dwarf,4096 --stacks-freq 49",

@@ -30,6 +30,9 @@ pub(super) struct ReportArgs {
     /// Print the JSON of --report instead (schema: docs/report.md)
     #[arg(long, help_heading = RESULT)]
     json: bool,
+    /// Text, as perf calls it: it always is
+    #[arg(long, hide = true)]
+    stdio: bool,
 }
 
 /// Reads the profile, decides and prints what was found.

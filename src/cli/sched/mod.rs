@@ -71,6 +71,9 @@ pub(super) struct SchedArgs {
         help_heading = WATCH
     )]
     time: Option<Duration>,
+    /// The whole host, as perf calls it: it always is
+    #[arg(short = 'a', long = "all-cpus", hide = true)]
+    all: bool,
     /// Only on these CPUs, such as 0-3,8 [default: all, also those that come online later]
     #[arg(short = 'C', long = "cpu", value_name = "CPUS", help_heading = WATCH)]
     cpus: Option<String>,
