@@ -111,6 +111,10 @@ pub(super) struct TuningArgs {
     pub(super) max_loss: MaxLossArgs,
 }
 
+/// Each of these lets us sample processes of other users, as bits of `CapEff` (linux/capability.h): CAP_SYS_PTRACE, CAP_SYS_ADMIN
+/// and CAP_PERFMON.
+const INSPECTS: u64 = 1 << 19 | 1 << 21 | 1 << 38;
+
 /// How often `-vv` prints the sizes of the tables.
 const TABLES_EVERY: Duration = Duration::from_secs(10);
 
@@ -245,16 +249,58 @@ pub(super) fn begin<'a>(
     if let Some(held) = held.filter(|_| !args.all) {
         host.whose = Whose::Target(Target::Tasks { tids: vec![held.pid], enable_on_exec: true });
     }
-    let whole_host = args.pids.is_empty() && args.cgroup.is_none() && (args.command.is_empty() || args.all);
-    let watched = if whole_host { source::Watched::Host } else { source::Watched::Some };
+    let watched = if args.cgroup.is_some() {
+        source::Watched::Cgroup
+    } else if args.pids.is_empty() && (args.command.is_empty() || args.all) {
+        source::Watched::Host
+    } else {
+        source::Watched::Some
+    };
     builder.host(host).start().map_err(|error| match error {
-        Error::Start(error) => source::failure_of(error, watched, verbose),
+        Error::Start(error) => {
+            let whose = if source::is_forbidden(&error) { strangers_process(&args.pids, &args.roots()) } else { None };
+            match whose {
+                Some(sentence) => source::forbidden(&error, verbose, sentence),
+                None => source::failure_of(error, watched, verbose),
+            }
+        }
         Error::NoProcess(error) => Failure::Usage(anyhow!("-p {error}")),
         Error::NoCgroup(error) => Failure::Usage(anyhow!("--cgroup: {error}{}", similar_cgroups(args))),
         Error::CellSpecs(error) => input::wrong_cells(&error),
         error if error.kind() == ErrorKind::Request => Failure::Usage(error.into()),
         error => Failure::Unsupported(error.into()),
     })
+}
+
+/// The sentence for a process of another user, if one of these is and we have no right to sample it.
+fn strangers_process(pids: &[u32], roots: &Roots) -> Option<String> {
+    if proc::capabilities(roots)? & INSPECTS != 0 {
+        return None;
+    }
+    // What the kernel compares (PTRACE_MODE_READ_REALCREDS in perf_event_open).
+    let own = rustix::process::getuid().as_raw();
+    let (pid, owner) = pids.iter().find_map(|pid| {
+        let uids = proc::status(&roots.proc.join(pid.to_string()), "Uid")?;
+        // The real, the effective and the saved one: all must be ours, and the effective one is what ps shows.
+        let uids: Vec<u32> =
+            String::from_utf8_lossy(&uids).split_whitespace().filter_map(|uid| uid.parse().ok()).collect();
+        [1, 0, 2].iter().filter_map(|&at| uids.get(at)).find(|&&uid| uid != own).map(|&uid| (pid, uid))
+    })?;
+    let whose = user_name(owner).map_or_else(|| format!("uid {owner}"), |name| format!("{name} (uid {owner})"));
+    let run_as = if owner == 0 { "as root, such as with sudo" } else { "as that user, or as root" };
+    Some(format!("process {pid} belongs to {whose}: run scxprof {run_as}"))
+}
+
+/// The name of a user of this host, if it is in /etc/passwd (passwd(5)).
+fn user_name(uid: u32) -> Option<String> {
+    let users = std::fs::read("/etc/passwd").ok()?;
+    let users = String::from_utf8_lossy(&users);
+    let of = |line: &str| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(uid)).then(|| name.to_owned())
+    };
+    users.lines().find_map(of)
 }
 
 /// Cgroups whose last component is that of `--cgroup`, as the end of a sentence that says there is no such path.

@@ -134,7 +134,8 @@ pub(super) fn say_chosen(source: Source, rate: Option<(&str, f64)>, skipped: &[(
         "no memory PMU here".to_owned()
     } else {
         let failed: Vec<&str> = skipped.iter().filter(|it| !no_pmu(&it.1)).map(|it| it.0.name()).collect();
-        format!("{} failed; -v shows why", failed.join(" and "))
+        let more = if verbose { "" } else { "; -v shows why" };
+        format!("{} failed{more}", failed.join(" and "))
     };
     say!("note: using the {source} source{rate} ({why})");
 }
@@ -144,36 +145,48 @@ pub(super) fn say_chosen(source: Source, rate: Option<(&str, f64)>, skipped: &[(
 pub(super) enum Watched {
     /// All tasks, though some would be possible too.
     Host,
+    /// The tasks of a cgroup, which takes the same rights.
+    Cgroup,
     /// Some tasks.
     Some,
     /// The scheduler's events, which are always of the whole host.
     Sched,
 }
 
+/// True if rights are missing for a capture.
+pub(super) fn is_forbidden(error: &NotStarted) -> bool {
+    matches!(&error.error, SessionError::Sampler(error) if error.is_forbidden())
+}
+
+/// A capture that could not begin, with one sentence for the refusal of each source, which `verbose` adds.
+pub(super) fn forbidden(error: &NotStarted, verbose: u8, sentence: String) -> Failure {
+    if verbose > 0 {
+        say_skipped(&error.skipped);
+        say!("note: {error}");
+    }
+    Failure::Unsupported(anyhow!(sentence))
+}
+
 /// The sentence for a capture that could not begin; `verbose` adds the refusal of each source.
 pub(super) fn failure_of(error: NotStarted, watched: Watched, verbose: u8) -> Failure {
-    let forbidden = match &error.error {
-        SessionError::Sampler(error) => error.is_forbidden(),
-        _ => false,
-    };
     let is_tracefs = matches!(&error.error, SessionError::Sampler(SamplerError::Tracefs(_)));
-    if forbidden && watched != Watched::Some && !(watched == Watched::Sched && is_tracefs) {
-        if verbose > 0 {
-            say_skipped(&error.skipped);
-            say!("note: {error}");
-        }
+    if is_forbidden(&error) && watched != Watched::Some && !(watched == Watched::Sched && is_tracefs) {
         let level = sysctl(&Roots::default().proc, "perf_event_paranoid");
         let level = level.map_or_else(String::new, |level| format!(" (kernel.perf_event_paranoid is {level})"));
-        if watched == Watched::Sched {
-            return Failure::Unsupported(anyhow!(
+        let sentence = match watched {
+            Watched::Sched => format!(
                 "the scheduler's events need root, or CAP_PERFMON{level} and the right to read tracefs. Run it with sudo. Details: \
                  scxprof doctor"
-            ));
-        }
-        return Failure::Unsupported(anyhow!(
-            "sampling the whole host needs root or CAP_PERFMON{level}. Run it with sudo, or watch your own processes: -p PID or \
-             -- COMMAND. Details: scxprof doctor"
-        ));
+            ),
+            Watched::Host | Watched::Cgroup | Watched::Some => {
+                let what = if watched == Watched::Cgroup { "a cgroup" } else { "the whole host" };
+                format!(
+                    "sampling {what} needs root or CAP_PERFMON{level}. Run it with sudo, or watch your own processes: -p PID or \
+                     -- COMMAND. Details: scxprof doctor"
+                )
+            }
+        };
+        return forbidden(&error, verbose, sentence);
     }
     match error.error {
         SessionError::Sampler(error) if !error.is_unsupported() => Failure::Usage(error.into()),
