@@ -277,7 +277,7 @@ impl Decided {
             text = format!("{text}\n{}{}{cgroups}", messages::tables(verbose, report, width), self.summary);
         }
         if printed == Printed::Answer && self.found.decision().refused.is_none() {
-            text.push_str(messages::TO_WRITE);
+            text.push_str(&messages::to_write(verbose));
         }
         let text = wrapped(&text, width);
         match printed {

@@ -77,7 +77,8 @@ pub(super) fn print(args: &ExtractArgs, shown: Shown, stdout: Stdout) -> Done {
     let host = profile.meta.as_ref().map(|meta| meta.host.clone());
     outputs.add_evidence(args.evidence.open(|| host.unwrap_or_default())?)?;
     let mut sched = args.decision.wakeups(args.outputs.has_page(), profile.places(), profile.own_pid());
-    let mut recording = Recording { args, shown, profile, filter, stop: &stop };
+    let addresses = input::addresses(&mut profile);
+    let mut recording = Recording { args, shown, profile, addresses, filter, stop: &stop };
     let sampled = recording.sample(sched.as_mut())?;
     let (loss, damage) = (sampled.outcome.loss, Damage::of_profile(&recording.profile));
     let mut ends = Ends::default();
@@ -94,6 +95,8 @@ struct Recording<'a> {
     args: &'a ExtractArgs,
     shown: Shown,
     profile: Profile,
+    /// What to do for the profile to have addresses, see [`input::addresses`].
+    addresses: Option<&'static str>,
     filter: Filter,
     stop: &'a dyn Fn() -> bool,
 }
@@ -101,7 +104,7 @@ struct Recording<'a> {
 impl Recording<'_> {
     /// Reads the samples that are selected.
     fn sample(&mut self, sched: Option<&mut SchedSink>) -> Result<Sampled, Failure> {
-        let Self { args, shown, profile, filter, stop } = self;
+        let Self { args, shown, profile, filter, stop, .. } = self;
         let named = Named::new(*shown, args.outputs.has_report());
         let mut builder = input::session(profile, args.memory.bytes()).analysis(args.decision.analysis(named));
         let mut select = |sample: &Sample, cgroups: &mut Cgroups| filter.keeps(sample, cgroups);
@@ -130,10 +133,10 @@ impl Recording<'_> {
     /// Prints the configuration or what was found, and writes what is made of the report.
     fn decide(&self, sampled: Sampled, sched: Option<&SchedSink>, mut outputs: Outputs, ends: &mut Ends) -> Done {
         let args = self.args;
-        let nothing = |outcome: &Outcome, source| {
+        let nothing = |outcome: &Outcome, _| {
             self.say(outcome);
             let damage = Damage::of_profile(&self.profile);
-            messages::no_recorded_samples(outcome, source, self.filter.nothing(), &damage)
+            messages::no_recorded_samples(outcome, self.addresses, self.filter.nothing(), &damage)
         };
         let mut decided = decision::decide(&args.decision, self.shown, sampled, nothing)?;
         ends.note(Step::Evidence, outputs.write_evidence(&decided.found));

@@ -13,6 +13,7 @@ use super::failure::{Done, Failure};
 use crate::config::{CellSpecError, Placement};
 use crate::host::open;
 use crate::profile::{Profile, ProfileError};
+use crate::sample::Source;
 use crate::session::{Builder, Error, Outcome, Sampled, Session, Sink, TraceInput};
 use scxprof_trace::{Event, Trace, TraceError};
 
@@ -86,6 +87,18 @@ pub(super) fn profile(path: &Path, stop: &dyn Fn() -> bool) -> Result<Profile, F
         ProfileError::Stopped { .. } => interrupted(),
         _ => Failure::NoResult(error.into()),
     })
+}
+
+/// What to do for a recording of this kind to have addresses; `None` if they were recorded with it.
+pub(super) fn addresses(profile: &mut Profile) -> Option<&'static str> {
+    match profile.source() {
+        Source::Recorded if profile.is_of_scxprof_alone() => Some(
+            "scxprof wrote this perf.data alone, without the file beside it that has the addresses of the source timer; \
+             `scxprof record -o x.tar.gz`, or without -o, keeps them",
+        ),
+        Source::Recorded => Some("record with `perf mem record`, or with `perf record -d` of an event that has one"),
+        _ => None,
+    }
 }
 
 /// Rejects a path that cannot be a profile.

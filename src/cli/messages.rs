@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use anyhow::anyhow;
 
@@ -32,15 +33,27 @@ const GATHERS: &str =
     "Gathers and scatters: their indices are in vector registers. The kernel gives these only with PEBS of \
                        Intel cores, not with a timer";
 
+/// A capture that was shorter may have no samples of what does use CPU time.
+const SHORT: Duration = Duration::from_secs(1);
+
+/// How long a capture was.
+pub(super) fn lasted(duration: Duration) -> String {
+    if duration < SHORT {
+        format!("{} ms", duration.as_millis())
+    } else {
+        format!("{:.1} s", duration.as_secs_f64())
+    }
+}
+
 /// What was sampled and how long, for `-v`.
 pub(super) fn source(sampled: &Sampled) -> String {
     let Sampled { decider, outcome, .. } = sampled;
     let source = decider.source();
     let Outcome { duration, events, samples, accesses, .. } = outcome;
-    let seconds = duration.as_secs_f64();
     format!(
-        "Source: {source} ({})\nSampled {seconds:.1} s: {events} events, {samples} samples, {accesses} accesses\n",
-        source.coverage()
+        "Source: {source} ({})\nSampled {}: {events} events, {samples} samples, {accesses} accesses\n",
+        source.coverage(),
+        lasted(*duration)
     )
 }
 
@@ -59,7 +72,10 @@ pub(super) fn summary(verbose: u8, sampled: &Sampled) -> String {
 }
 
 /// Ends the answer at a terminal.
-pub(super) const TO_WRITE: &str = "To write the configuration: -o FILE, or > FILE. -v shows more.\n";
+pub(super) fn to_write(verbose: u8) -> String {
+    let more = if verbose == 0 { " -v shows more." } else { "" };
+    format!("To write the configuration: -o FILE, or > FILE.{more}\n")
+}
 
 /// A part of the samples below this that is not judged is not news.
 const FEW: f64 = 0.05;
@@ -181,49 +197,60 @@ pub(super) fn tables(verbose: u8, report: &Report, width: Option<usize>) -> Stri
     text
 }
 
-/// What to do if no sample has an address of user memory; `None` if one has, or there are no samples.
-pub(super) fn without_address(outcome: &Outcome, source: Source) -> Option<String> {
+/// What to do if no sample has an address of user memory, with `advice` if there is some; `None` if one has, or there are no samples.
+pub(super) fn without_address(outcome: &Outcome, advice: Option<&str>) -> Option<String> {
     let Loss { no_user_address, no_memory_op, .. } = outcome.loss;
     let all = outcome.accesses + no_memory_op;
     if all == 0 || outcome.accesses > no_user_address {
         return None;
     }
-    let help = match source {
-        Source::Recorded => ": record with `perf mem record`, or with `perf record -d` of an event that has one",
-        _ => "",
-    };
-    Some(format!("none of the {all} samples has a data address{help}"))
+    let advice = advice.map_or_else(String::new, |advice| format!(": {advice}"));
+    Some(format!("none of the {all} samples has a data address{advice}"))
 }
 
 /// Why a capture has no samples.
 pub(super) fn no_samples(outcome: &Outcome, source: Source) -> anyhow::Error {
-    let seconds = outcome.duration.as_secs_f64();
-    if let Some(sentence) = without_address(outcome, source) {
-        anyhow!("no usable samples: {sentence}")
-    } else if source == Source::Wakeups && outcome.events > 0 {
-        anyhow!("no usable samples in {seconds:.1} s: no thread that was watched woke another one")
-    } else if outcome.events == 0 {
-        anyhow!(
-            "no usable samples in {seconds:.1} s: what was watched used almost no CPU time; sample longer (-t), or watch other \
-             processes"
-        )
-    } else if outcome.loss.total() == 0 && outcome.loss.left_out().is_empty() {
-        anyhow!(
-            "no usable samples in {seconds:.1} s: {} events were counted, and none of them gave a sample",
-            outcome.events
-        )
+    if let Some(sentence) = without_address(outcome, None) {
+        return anyhow!("no usable samples: {sentence}");
+    }
+    anyhow!("no usable samples in {}{}", lasted(outcome.duration), why_none(outcome, source))
+}
+
+/// The same as the end of a sentence that says how long the capture was.
+pub(super) fn why_none(outcome: &Outcome, source: Source) -> String {
+    let events = outcome.events;
+    if outcome.duration < SHORT {
+        format!(", which is too short ({} counted): sample for longer", number(events, "event"))
+    } else if source == Source::Wakeups && events > 0 {
+        ": no thread that was watched woke another one".to_owned()
+    } else if events == 0 {
+        ": what was watched used almost no CPU time; sample longer (-t), or watch other processes".to_owned()
     } else {
-        anyhow!(
-            "no usable samples in {seconds:.1} s, although {} events were counted: see the counts above",
-            outcome.events
-        )
+        format!(": {}", of_no_use(outcome, "counted"))
+    }
+}
+
+fn number(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+/// What became of events that gave no usable sample.
+fn of_no_use(outcome: &Outcome, was: &str) -> String {
+    let Outcome { events, loss, .. } = outcome;
+    let (events, seen) = (number(*events, "event"), loss.seen());
+    if seen == 0 {
+        format!("{events} {was}, and none gave a sample")
+    } else {
+        let has_notes = !loss.left_out().is_empty() || !loss.lines().is_empty();
+        let why = if has_notes { " (see the notes)" } else { "" };
+        format!("{events} {was}, with {}, but none of use{why}", number(seen, "sample"))
     }
 }
 
 /// Why a recording has no samples.
 pub(super) fn no_recorded_samples(
     outcome: &Outcome,
-    source: Source,
+    addresses: Option<&str>,
     unselected: Option<String>,
     damage: &Damage,
 ) -> anyhow::Error {
@@ -231,13 +258,13 @@ pub(super) fn no_recorded_samples(
         return anyhow!(unselected);
     }
     let damaged = damage.list().map(|list| format!("the profile is damaged: {list}"));
-    let reasons: Vec<String> = damaged.into_iter().chain(without_address(outcome, source)).collect();
+    let reasons: Vec<String> = damaged.into_iter().chain(without_address(outcome, addresses)).collect();
     if !reasons.is_empty() {
         anyhow!("no usable samples: {}", reasons.join("; "))
     } else if outcome.events == 0 {
         anyhow!("no usable samples: the recording has none")
     } else {
-        anyhow!("no usable samples, although {} events were recorded: see the counts above", outcome.events)
+        anyhow!("no usable samples: {}", of_no_use(outcome, "recorded"))
     }
 }
 
@@ -245,6 +272,31 @@ pub(super) fn no_recorded_samples(
 mod tests {
     use super::*;
     use crate::session::UnresolvedPlace;
+
+    #[test]
+    fn why_there_are_no_samples_is_said_with_what_to_do() {
+        let said = |ms, events, loss| {
+            let outcome = Outcome { duration: Duration::from_millis(ms), events, loss, ..Outcome::default() };
+            no_samples(&outcome, Source::Timer).to_string()
+        };
+        let idle = Loss { idle: 7, ..Loss::default() };
+        let short = "no usable samples in 40 ms, which is too short (50 events counted): sample for longer";
+        assert_eq!(said(40, 50, idle), short);
+        let noted = "no usable samples in 5.0 s: 50 events counted, with 7 samples, but none of use (see the notes)";
+        assert_eq!(said(5_000, 50, idle), noted);
+        let bare = Loss { samples: 1, ..Loss::default() };
+        assert_eq!(said(5_000, 1, bare), "no usable samples in 5.0 s: 1 event counted, with 1 sample, but none of use");
+        let none = "no usable samples in 5.0 s: 2 events counted, and none gave a sample";
+        assert_eq!(said(5_000, 2, Loss::default()), none);
+        let calm = "no usable samples in 5.0 s: what was watched used almost no CPU time; sample longer (-t), or watch other processes";
+        assert_eq!(said(5_000, 0, Loss::default()), calm);
+    }
+
+    #[test]
+    fn more_is_offered_only_where_there_is_more() {
+        assert!(to_write(0).ends_with(" -v shows more.\n"));
+        assert!(!to_write(1).contains("-v") && !to_write(2).contains("-v"));
+    }
 
     #[test]
     fn operands_without_an_address_stand_beside_the_samples_with_one() {

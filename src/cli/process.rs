@@ -190,6 +190,8 @@ pub(super) struct Lines {
     filtered_out: u64,
     unselected: Option<String>,
     outcome: Outcome,
+    /// What to do for the profile to have addresses, see [`input::addresses`].
+    addresses: Option<&'static str>,
 }
 
 /// Writes the accesses of a profile to `perf.jsonl` in `dir`, or to stdout, with the names of their code if `named`.
@@ -209,6 +211,7 @@ pub(super) fn write_lines(
         Some(path) => Box::new(create(path).with_context(failed).map_err(Failure::NoResult)?),
         None => Box::new(std::io::stdout().lock()),
     };
+    let addresses = input::addresses(&mut profile);
     let mut sink = ToLines::new(out, &profile);
     let filter = || if selection.is_empty() { Ok(None) } else { Filter::new(selection).map(Some) };
     if named {
@@ -221,7 +224,7 @@ pub(super) fn write_lines(
     sink.finish().with_context(failed).map_err(Failure::NoResult)?;
     let filtered_out = filter.as_ref().map_or(0, |filter| filter.left_out);
     let unselected = filter.and_then(|filter| filter.nothing());
-    Ok(Lines { profile, records, filtered_out, unselected, outcome })
+    Ok(Lines { profile, records, filtered_out, unselected, outcome, addresses })
 }
 
 /// The destination of the lines: a directory with a temporary name until it is complete.
@@ -343,7 +346,7 @@ fn report(args: &ProcessArgs, lines: &Lines) {
         say!("note: {nothing} gave no address");
     }
     messages::say_loss(&outcome.loss, true);
-    if let Some(sentence) = messages::without_address(outcome, profile.source()) {
+    if let Some(sentence) = messages::without_address(outcome, lines.addresses) {
         say!("note: {sentence}");
     }
     // The recorder's own notes were printed when it recorded. The lines do not show what was unknown.

@@ -266,7 +266,8 @@ pub(super) fn run(args: &RecordArgs) -> Result<(), Failure> {
     let rate_before = capture::max_sample_rate();
     host.record = Some(held_open.path());
     let session = capture::start(&wanted.watch, args.verbose, (builder, host), held.as_ref())?;
-    if places.is_records && session.source() == Source::Timer {
+    let source = session.source();
+    if places.is_records && source == Source::Timer {
         say!(
             "note: a perf.data alone has no addresses of the source timer; -o {} keeps them",
             places.dir.with_extension("tar.gz").display()
@@ -294,7 +295,8 @@ pub(super) fn run(args: &RecordArgs) -> Result<(), Failure> {
             report(args.verbose, &outcome);
             say!("wrote {}", path.display());
             if outcome.accesses == 0 {
-                say!("note: the profile has no samples: what was watched used almost no CPU time, or see the counts above");
+                let why = messages::why_none(&outcome, source);
+                say!("note: the profile has no samples in {}{why}", messages::lasted(outcome.duration));
             }
         }
     }
@@ -333,7 +335,7 @@ fn write_samples(args: &RecordArgs, dir: &Path, published: &Path, signals: &Sign
 fn report(verbose: u8, outcome: &Outcome) {
     let Outcome { duration, events, samples, accesses, loss, .. } = outcome;
     if verbose > 0 {
-        say!("Sampled {:.1} s: {events} events, {samples} samples, {accesses} accesses", duration.as_secs_f64());
+        say!("Sampled {}: {events} events, {samples} samples, {accesses} accesses", messages::lasted(*duration));
     }
     if verbose > 0 && loss.sched.events > 0 {
         say!("Scheduling events: {}", loss.sched.events);

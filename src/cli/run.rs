@@ -41,12 +41,7 @@ Load it (README.md says which scx_mitosis has --cell-config, and what it needs):
 
 /// Sample memory accesses and print a cell configuration
 #[derive(Debug, Args)]
-#[command(
-    after_help = EXAMPLES,
-    mut_arg("at_least", |arg| arg.requires("scored")),
-    mut_arg("llcs", |arg| arg.requires("scored")),
-    mut_arg("json", |arg| arg.requires("scored")),
-)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct RunArgs {
     #[command(flatten)]
     capture: CaptureArgs,
@@ -74,6 +69,13 @@ pub(super) struct RunArgs {
 /// Runs one capture and prints its configuration.
 pub(super) fn run(args: &RunArgs, stdout: Stdout) -> Result<(), Failure> {
     let RunArgs { capture: wanted, outputs: output_args, decision, scored, verbose, .. } = args;
+    if let Some(option) = args.judge.given().filter(|_| scored.is_empty()) {
+        let instead = match option {
+            "--json" => "; the whole report as JSON is `--report FILE`, or `--report - -o FILE` for stdout",
+            _ => ", which names the configuration to judge",
+        };
+        return Err(Failure::Usage(anyhow!("{option} is for --score FILE{instead}")));
+    }
     let configurations = score::read_configurations("--score", scored)?;
     let (mut builder, mut host) = capture::builder(wanted)?;
     let shown = Shown::new(output_args, *verbose);

@@ -30,18 +30,30 @@ Examples:
   scxprof score -f host.tar.gz --config layers.json --llcs 8 --json | jq '.configurations[0].score'
   sudo scxprof run -t 30 --score cells.json            of what the host does now";
 
+/// Last-level caches, if it is not said how many there are.
+const LLCS: u32 = 2;
+
 /// Which configurations are judged, and how.
 #[derive(Debug, Args)]
 pub(super) struct JudgeArgs {
     /// Last-level caches of the host that will run the scheduler; a subcell that is on several of them avoids less
-    #[arg(long, value_name = "N", default_value = "2", value_parser = clap::value_parser!(u32).range(2..), help_heading = TUNING)]
-    pub(super) llcs: u32,
+    /// [default: 2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..), help_heading = TUNING)]
+    llcs: Option<u32>,
     /// Exit with 5 if a configuration has a locality below this
     #[arg(long, value_name = "PERCENT", value_parser = percent, help_heading = RESULT)]
-    pub(super) at_least: Option<f64>,
+    at_least: Option<f64>,
     /// Print the score as JSON (docs/score.md has the schema)
     #[arg(long, help_heading = RESULT)]
     json: bool,
+}
+
+impl JudgeArgs {
+    /// One of them that was given.
+    pub(super) fn given(&self) -> Option<&'static str> {
+        let given = [("--json", self.json), ("--at-least", self.at_least.is_some()), ("--llcs", self.llcs.is_some())];
+        given.iter().find(|(_, is_given)| *is_given).map(|(option, _)| *option)
+    }
 }
 
 /// Print the locality of configurations: which part of the avoidable misses they avoid
@@ -97,6 +109,7 @@ pub(super) fn run(args: &ScoreArgs, stdout: Stdout) -> Result<(), Failure> {
     let output = args.output.open(stdout)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let mut profile = input::profile(args.input.path(), &|| signals.seen())?;
+    let addresses = input::addresses(&mut profile);
     let builder = input::session(&mut profile, args.memory.bytes());
     let scheduler = configurations.first().map_or(Scheduler::Mitosis, |it| it.1.scheduler());
     let mut analysis = AnalysisOptions { scheduler, score: true, ..args.decision.analysis(Named::Nothing) };
@@ -115,11 +128,10 @@ pub(super) fn run(args: &ScoreArgs, stdout: Stdout) -> Result<(), Failure> {
     if filter.left_out > 0 {
         say!("note: {} accesses left out by the selection", filter.left_out);
     }
-    messages::say_loss(&loss, false);
-    let source = sampled.decider.source();
+    messages::say_loss(&loss, sampled.outcome.accesses == 0);
     let found = sampled.decide().map_err(|error| match error {
         Error::NoSamples { outcome } => {
-            Failure::NoResult(messages::no_recorded_samples(&outcome, source, filter.nothing(), &damage))
+            Failure::NoResult(messages::no_recorded_samples(&outcome, addresses, filter.nothing(), &damage))
         }
         error => Failure::NoResult(error.into()),
     })?;
@@ -135,7 +147,7 @@ pub(super) fn run(args: &ScoreArgs, stdout: Stdout) -> Result<(), Failure> {
 
 /// The scores.
 pub(super) fn judge(found: &Analysis, configurations: &[(String, Placement)], args: &JudgeArgs) -> ScoreReport {
-    let report = found.score(configurations, args.llcs);
+    let report = found.score(configurations, args.llcs.unwrap_or(LLCS));
     for note in &report.notes {
         say!("note: {note}");
     }

@@ -27,6 +27,14 @@ pub(crate) fn sample_times(perf_data: &mut PerfData<File>) -> Option<(u64, u64)>
     Some((time(0)?, time(8)?))
 }
 
+/// The version in `HEADER_VERSION`, where perf writes its own without its name.
+const OWN_VERSION: &str = concat!("scxprof-", env!("CARGO_PKG_VERSION"));
+
+/// True for a `HEADER_VERSION` of any scxprof.
+pub(crate) fn is_own(version: &str) -> bool {
+    version.starts_with("scxprof-")
+}
+
 fn one(text: &[u8]) -> Vec<u8> {
     let mut builder = Builder::default();
     builder.string(text);
@@ -42,7 +50,7 @@ pub(crate) fn of_host(roots: &Roots) -> Vec<(u8, Vec<u8>)> {
             sections.push((bit, one(text.trim_ascii_end())));
         }
     }
-    sections.push((feature::VERSION, one(concat!("scxprof-", env!("CARGO_PKG_VERSION")).as_bytes())));
+    sections.push((feature::VERSION, one(OWN_VERSION.as_bytes())));
     sections.push((feature::ARCH, one(std::env::consts::ARCH.as_bytes())));
     let online = topology::online_cpus(roots).unwrap_or_default();
     let possible = topology::possible_cpus(roots).map_or(online.len(), |possible| possible.len());

@@ -211,6 +211,12 @@ impl Profile {
         }
     }
 
+    /// True if these are the records of a profile of scxprof without the files that belong to it.
+    pub(crate) fn is_of_scxprof_alone(&mut self) -> bool {
+        let Records::PerfData(perf_data) = &mut self.records else { return false };
+        self.meta.is_none() && perf_data.text(feature::VERSION).is_some_and(|tool| features::is_own(&tool))
+    }
+
     /// What it says about itself, as `scxprof trace info` prints it, after its last record was read.
     pub(crate) fn recorded(&mut self) -> Recorded {
         let mut recorded = Recorded {
@@ -229,7 +235,7 @@ impl Profile {
             let mut text = |bit| perf_data.text(bit).unwrap_or_default();
             recorded.kernel = text(feature::OSRELEASE);
             recorded.tool = text(feature::VERSION);
-            if !recorded.tool.is_empty() && !recorded.is_ours {
+            if !recorded.tool.is_empty() && !recorded.is_ours && !features::is_own(&recorded.tool) {
                 recorded.tool.insert_str(0, "perf ");
             }
         }
