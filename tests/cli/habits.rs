@@ -3,6 +3,8 @@
 use std::fs;
 use std::io::Read;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -31,12 +33,148 @@ fn subcommands_of_perf_say_what_to_type() {
         ("script -i perf.data", "`scxprof process -o -`"),
         ("annotate main", "`scxprof stacks`"),
         ("sched record", "`sudo scxprof record --sched`"),
+        ("list", "`scxprof doctor`"),
+        ("lock contention", "`sudo scxprof stacks -e lock:contention_begin`"),
+        ("kmem stat", "`sudo scxprof stacks -e kmem:kmalloc`"),
+        ("run -g", "run has no -g: `scxprof stacks` prints"),
+        ("run -u root", "run has no -u: processes are named by their ids: type `-p $(pgrep -d, -u USER)`"),
+        ("record --tid=3 true", "record has no --tid: `-p PID`"),
+        ("run -d true", "run has no -d: leave it out"),
+        ("report -n", "report has no -n: leave it out"),
+        ("report --sort comm", "report has no --sort: it is about threads that share memory"),
+        ("sched -p 1 -- sleep 3", "sched has no -p: it always watches the whole host"),
+        // What is for --score.
+        (
+            "run -t 3 --json",
+            "--json is for --score FILE; the whole report as JSON is `--report FILE`, or `--report - -o FILE`",
+        ),
+        ("run --at-least 80", "--at-least is for --score FILE"),
+        ("run --llcs 3", "--llcs is for --score FILE"),
+        // What is sampled is not the command.
+        (
+            "run -p 1 -- make -j8",
+            "with -p no command is run: type how long to sample, such as `-t 5s`, in place of `make -j8`",
+        ),
+        ("stacks --cgroup / make", "with --cgroup no command is run"),
+        ("record -t 5 -p 1 sleep 3", "-t cannot be used with `sleep 3`"),
     ] {
         let output = run_in(directory.path(), &line.split(' ').collect::<Vec<_>>());
         expect(&output, 2, instead);
         assert_eq!(text(&output.stderr).lines().count(), 1, "one sentence: {}", text(&output.stderr));
         assert!(output.stdout.is_empty());
     }
+}
+
+#[test]
+fn an_option_that_is_none_gets_no_tip_to_run_a_program_of_its_name() {
+    let directory = tempfile::tempdir().unwrap();
+    for line in
+        ["run --frobnicate", "run -Z 3", "stacks --frobnicate ls", "report --frobnicate", "merge -Z", "trace info -Z"]
+    {
+        let output = run_in(directory.path(), &line.split(' ').collect::<Vec<_>>());
+        expect(&output, 2, "unexpected argument");
+        assert!(!text(&output.stderr).contains("tip:"), "{line}: {}", text(&output.stderr));
+    }
+    expect(&run_in(directory.path(), &["run", "--tim", "3"]), 2, "a similar argument exists: '--time'");
+}
+
+#[test]
+fn a_command_that_is_not_sampled_says_how_long() {
+    if !is_root("run -p PID -- sleep TIME") {
+        return;
+    }
+    let _load = Load::new();
+    let directory = tempfile::tempdir().unwrap();
+    let pid = std::process::id().to_string();
+    for line in [
+        &["record", "-F", "999", "--source", "faults", "-p", &pid, "-o", "a.tar.gz", "--", "sleep", "0.5", "0.5"][..],
+        &["run", "--source", "faults", "-a", "-o", "/dev/null", "sleep", "1"],
+        &["sched", "-a", "--", "/bin/sleep", "1s"],
+    ] {
+        let begin = Instant::now();
+        let output = run_in(directory.path(), line);
+        let took = begin.elapsed();
+        let said = text(&output.stderr);
+        // The scheduler's events may not be there, and the host may have too few CPUs.
+        assert!(matches!(output.status.code(), Some(0 | 3 | 5)), "{line:?}: {said}");
+        assert!(output.status.code() == Some(3) || took >= Duration::from_secs(1), "{line:?} took {took:?}: {said}");
+        assert!(took < Duration::from_secs(30), "{line:?} took {took:?}");
+    }
+}
+
+/// The path of the binary where another user can run it.
+fn for_others(directory: &Path) -> std::path::PathBuf {
+    let copy = directory.join("scxprof");
+    fs::copy(SCXPROF, &copy).unwrap();
+    fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).unwrap();
+    copy
+}
+
+#[test]
+fn a_process_of_another_user_is_said_to_be_one() {
+    // SAFETY: the call takes nothing and cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("SKIP: a process of another user: this takes root");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let program = for_others(directory.path());
+    // A number that no user has, and the process of another such.
+    let as_user = |arguments: &[&str]| {
+        Command::new(&program).args(arguments).uid(54_321).gid(54_321).current_dir("/").output().unwrap()
+    };
+    let mut other = Command::new("sleep").arg("60").uid(54_322).spawn().unwrap();
+    let pid = other.id().to_string();
+    let root = as_user(&["run", "-p", "1", "-t", "0.2"]);
+    let stranger = as_user(&["run", "-p", &pid, "-t", "0.2"]);
+    let verbose = as_user(&["run", "-v", "-p", "1", "-t", "0.2"]);
+    other.kill().unwrap();
+    other.wait().unwrap();
+    expect(&root, 3, "error: process 1 belongs to root (uid 0): run scxprof as root");
+    assert_eq!(text(&root.stderr).lines().count(), 1, "{}", text(&root.stderr));
+    expect(&stranger, 3, &format!("error: process {pid} belongs to uid 54322: run scxprof as that user, or as root"));
+    assert_eq!(text(&stranger.stderr).lines().count(), 1, "{}", text(&stranger.stderr));
+    expect(&verbose, 3, "not permitted");
+}
+
+#[test]
+fn an_answer_has_no_offer_of_what_was_given() {
+    if !is_root("an answer at a terminal") {
+        return;
+    }
+    let _load = Load::new();
+    for (option, offers) in [(None, true), (Some("-v"), false), (Some("-vv"), false)] {
+        let (ours, its) = terminal(200);
+        let mut command = Command::new(SCXPROF);
+        command.args(["run", "--source", "faults", "-t", "0.5", "--target-cpus", "64"]).args(option);
+        let mut child = command.env("TERM", "xterm").stdout(Stdio::from(its)).stderr(Stdio::null()).spawn().unwrap();
+        // The command keeps the other end open until it is dropped.
+        drop(command);
+        let mut shown = Vec::new();
+        // The other end is gone when the child has ended: EIO.
+        let _ = fs::File::from(ours).read_to_end(&mut shown);
+        assert_eq!(child.wait().unwrap().code(), Some(0), "{option:?}: {}", text(&shown));
+        let shown = text(&shown);
+        assert!(shown.contains("To write the configuration: "), "{option:?}: {shown}");
+        assert_eq!(shown.contains("-v shows more"), offers, "{option:?}: {shown}");
+    }
+}
+
+#[test]
+fn a_capture_that_was_too_short_says_so() {
+    if !is_root("a capture that is too short") {
+        return;
+    }
+    let mut calm = Command::new("sleep").arg("60").spawn().unwrap();
+    let output = Command::new(SCXPROF)
+        .args(["run", "--source", "faults", "-t", "0.05", "-p", &calm.id().to_string()])
+        .output()
+        .unwrap();
+    calm.kill().unwrap();
+    calm.wait().unwrap();
+    expect(&output, 1, " ms, which is too short (");
+    expect(&output, 1, " counted): sample for longer");
+    assert!(!text(&output.stderr).contains("0.0 s"), "{}", text(&output.stderr));
 }
 
 #[test]
@@ -106,6 +244,14 @@ fn a_name_that_ends_in_data_is_a_file_for_perf() {
     let timer = run_in(directory.path(), &["record", "--source", "timer", "-t", "0.2", "-o", "t.data"]);
     if timer.status.code() == Some(0) {
         expect(&timer, 0, "a perf.data alone has no addresses of the source timer; -o t.tar.gz keeps them");
+        for command in ["report", "extract"] {
+            let read = run_in(directory.path(), &[command, "-i", "t.data"]);
+            expect(&read, 1, "scxprof wrote this perf.data alone");
+            let said = text(&read.stderr);
+            assert!(said.contains("`scxprof record -o x.tar.gz`") && !said.contains("perf mem"), "{said}");
+        }
+        let info = text(&run_in(directory.path(), &["trace", "info", "t.data"]).stdout);
+        assert!(info.contains(" scxprof-") && !info.contains("perf scxprof"), "{info}");
     }
 }
 

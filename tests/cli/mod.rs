@@ -241,7 +241,7 @@ fn signals_end_the_capture_with_a_result() {
     let script = format!("trap '' HUP; {SCXPROF} run --source faults -v -t 1 & sleep 0.5; kill -HUP $!; wait $!");
     let output = Command::new("sh").args(["-c", &script]).output().unwrap();
     expect(&output, 0, "Sampled ");
-    assert!(!text(&output.stderr).contains("Sampled 0."), "it was not ended before its time");
+    assert!(!text(&output.stderr).contains(" ms: "), "it was not ended before its time");
 }
 
 #[test]
