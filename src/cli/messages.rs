@@ -219,12 +219,12 @@ pub(super) fn no_samples(outcome: &Outcome, source: Source) -> anyhow::Error {
 /// The same as the end of a sentence that says how long the capture was.
 pub(super) fn why_none(outcome: &Outcome, source: Source) -> String {
     let events = outcome.events;
-    if outcome.duration < SHORT {
-        format!(", which is too short ({} counted): sample for longer", number(events, "event"))
-    } else if source == Source::Wakeups && events > 0 {
-        ": no thread that was watched woke another one".to_owned()
-    } else if events == 0 {
+    if events == 0 {
         ": what was watched used almost no CPU time; sample longer (-t), or watch other processes".to_owned()
+    } else if outcome.duration < SHORT {
+        format!(", which is too short ({} counted): sample for longer", number(events, "event"))
+    } else if source == Source::Wakeups {
+        ": no thread that was watched woke another one".to_owned()
     } else {
         format!(": {}", of_no_use(outcome, "counted"))
     }
@@ -290,6 +290,7 @@ mod tests {
         assert_eq!(said(5_000, 2, Loss::default()), none);
         let calm = "no usable samples in 5.0 s: what was watched used almost no CPU time; sample longer (-t), or watch other processes";
         assert_eq!(said(5_000, 0, Loss::default()), calm);
+        assert_eq!(said(300, 0, Loss::default()), calm.replace("5.0 s", "300 ms"));
     }
 
     #[test]
