@@ -203,6 +203,11 @@ impl ScoreReport {
             rows.push(["(with CPUs for all groups)".to_owned(), percent(found), none(), none(), none()]);
         }
         text += &fitted(&rows, &CONFIGURATIONS, width);
+        if self.configurations.iter().any(|it| it.locality_below_best.is_some_and(|below| below < -ABOVE)) {
+            text += "\n(best) is what scxprof would write for these samples. A configuration above it keeps threads in one subcell of \
+                     which these samples do not show that they belong together: they share what nearly all threads use, or have \
+                     too few samples.\n";
+        }
         for score in &self.configurations {
             let _ = writeln!(text, "\n{}", score.name);
             text += &score.text(width);
@@ -219,6 +224,9 @@ impl ScoreReport {
         wrapped(&text, width)
     }
 }
+
+/// A locality that is higher by less is the same.
+const ABOVE: f64 = 0.005;
 
 fn percent(part: f64) -> String {
     format!("{:.1} %", tenths(part))

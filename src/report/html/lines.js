@@ -3,7 +3,7 @@
 const SHARING = {
     false: ["false sharing", "Different bytes of one line: it is written, and no thread touched a byte that another one wrote"],
     true: ["true sharing", "Two threads touched a byte in common, and one of them wrote it"],
-    none: ["no write sampled", "All samples of it are loads"],
+    none: ["no write sampled", "All samples of it are loads: it is only read, or a flag that threads wait on, whose writes are too few to be sampled"],
     unknown: ["unknown", "Too few samples to say, or the source does not see who writes"],
 };
 
@@ -109,7 +109,7 @@ function lines(report) {
         place.replaceChildren(made.box, ...(rows.length ? [] : [el("p", { class: "dim" }, noneFalse(list))]));
     };
     section("lines", "Hottest shared lines",
-        el("p", { class: "dim" }, `Cache lines that threads share and that are written: those first ${isByHitm ? "that were most often found modified in another CPU's cache (HITM), then those" : ""} with the most possible transfers between caches.`),
+        el("p", { class: "dim" }, `Cache lines that threads share and that are written, or that threads wait on: those first ${isByHitm ? "that were most often found modified in another CPU's cache (HITM), then those" : ""} with the most possible transfers between caches.`),
         el("p", { class: "controls" }, "Lines of ", which, " ", onlyFalse, " ", el("label", { for: "only-false" }, "false sharing only")), place);
     draw();
     searched.push((wanted) => {
