@@ -352,10 +352,15 @@ fn bytes(threads: &[&LineThread], of: fn(&LineThread) -> &Vec<[u8; 2]>) -> Strin
     match ranges.as_slice() {
         [[first, last]] if first == last => format!("byte {first}"),
         ranges if !ranges.is_empty() && ranges.len() <= NAMES => {
-            let named = ranges.iter().map(|[first, last]| match first == last {
-                true => first.to_string(),
-                false => format!("{first}-{last}"),
-            });
+            let named = ranges.iter().map(
+                |[first, last]| {
+                    if first == last {
+                        first.to_string()
+                    } else {
+                        format!("{first}-{last}")
+                    }
+                },
+            );
             format!("bytes {}", named.collect::<Vec<_>>().join(", "))
         }
         _ => "other bytes".to_owned(),

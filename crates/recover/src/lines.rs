@@ -46,7 +46,7 @@ impl<'a> Snapshot<'a> {
             let (first, bytes) = line.split_first_chunk()?;
             let first = u64::from_le_bytes(*first);
             let line = Line { base: first & ADDRESS, changing: (first >> 56) as u8, bytes: bytes.first_chunk()? };
-            (line.base % LINE as u64 == 0).then_some(line)
+            line.base.is_multiple_of(LINE as u64).then_some(line)
         })
     }
 
