@@ -47,9 +47,10 @@ watch() {
     if [ -z "$child" ]; then
         command=(-- "$workload" --seconds $((time + 2)))
     fi
-    # The configuration goes to a file, so that the workload's own output stays out of it. Ctrl-C ends the run, not tee.
+    # The configuration goes to a file, so that the workload's own output stays out of it. Ctrl-C ends the run, not tee. The tables
+    # after the answer are for the comparison below.
     "$scxprof" run --target-cpus 64 -t "$time" -v -o "$files/cells.json" "$@" ${command[@]+"${command[@]}"} 2>&1 >/dev/null |
-        tee -i "$files/said" >&2 || status=$?
+        tee -i "$files/said" | awk '/^$/ { more = 1 } !more || /^(note|error): / || / lost/' >&2 || status=$?
     if [ ! -s "$files/cells.json" ]; then
         say "make run: scxprof ended with status $status and gave no configuration"
         exit $((status == 0 ? 1 : status))

@@ -1,15 +1,19 @@
 //! Messages on stderr.
 
+use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use scxprof_base::columns::wrapped;
+use scxprof_base::escape;
+
+use super::width;
 
 /// Prints a line to stderr, in one piece and escaped for a terminal, because a COMMAND may write there too. If stderr is full
 /// or has no reader, the line is lost, but not the run: `eprintln!` would panic.
 macro_rules! say {
     ($($text:tt)*) => {{
-        let line = format!("{}\n", scxprof_base::escape::line(&format!($($text)*)));
-        $crate::cli::say::to_stderr(line.as_bytes());
+        $crate::cli::say::say_line(&format!($($text)*));
     }};
 }
 
@@ -35,7 +39,15 @@ pub(super) fn to_stderr(bytes: &[u8]) {
     }
 }
 
+/// One line, for `say!`; at a terminal it is divided between words.
+pub(super) fn say_line(text: &str) {
+    let stderr = std::io::stderr();
+    let width = if stderr.is_terminal() { width::of(&stderr) } else { None };
+    let line = wrapped(&escape::line(text), width);
+    to_stderr((line + "\n").as_bytes());
+}
+
 /// The same for text of several lines.
 pub(super) fn say_lines(text: &str) {
-    to_stderr((scxprof_base::escape::lines(text.trim_end()) + "\n").as_bytes());
+    to_stderr((escape::lines(text.trim_end()) + "\n").as_bytes());
 }

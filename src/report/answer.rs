@@ -34,7 +34,7 @@ const COLUMNS: [Column; 6] = [
     Column::number(2),
     Column::number(3),
     Column::name(1).at_least(3),
-    Column::name(1).at_least(12),
+    Column::name(1).at_least(16),
 ];
 
 /// A group of threads that share memory. A subcell can have several, where names do not tell them apart or there is no room.
