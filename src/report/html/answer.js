@@ -205,7 +205,7 @@ function answer(report, notSeen, raw) {
         tiles,
         el("p", { class: "dim" }, `Source ${report.source}: `, name(report.coverage), "."),
         el("h3", {}, "Cells and subcells"), made.box,
-        el("p", { class: "dim" }, "In the order of the configuration: a thread belongs to the first subcell of its cell that matches its name. A community is a group of threads that share more memory than chance explains; a class, threads of one name that share memory with no other thread; a catch-all takes all others. Confidence: the fraction of communities with as much evidence that were right, in runs whose sharing was known. Stability: how well the two halves of the run agree."),
+        el("p", { class: "dim" }, "In the order of the configuration: a thread belongs to the first subcell of its cell that matches its name. A community is a group of threads that share more memory than chance explains; a class, threads of one name in no community, because they share with no other thread, or with nearly all alike; a catch-all takes all others. Confidence: the fraction of communities with as much evidence that were right, in runs whose sharing was known. Stability: how well the two halves of the run agree."),
         localityBars(report),
         acrossSubcells(report.sharing),
         report.across_cells.length ? acrossCells(report.across_cells) : null,
