@@ -72,8 +72,7 @@ impl FoundWakers {
     /// At most `limit` edges and lines of preemptions, 0 for all; `None` if the statistics are without.
     pub(super) fn new(stats: &SchedSink, level: Level, limit: usize, placement: Option<&Placement>) -> Option<Self> {
         let report = stats.wakers(level, if limit == 0 { usize::MAX } else { limit })?;
-        let within =
-            placement.and_then(|placement| stats.within(&|path, comm| placement.group_kept(path, comm.as_bytes())));
+        let within = placement.and_then(|placement| stats.within(&|path, comm| placement.group(path, comm.as_bytes())));
         let group = if matches!(placement, Some(Placement::Layered(..))) { "layer" } else { "subcell" };
         Some(Self { report, within, group })
     }
@@ -98,7 +97,7 @@ pub(super) fn table(FoundWakers { report, within, group }: &FoundWakers, width: 
     let mut lines = vec![parts.join(", ")];
     if let Some(Within { wakeups, within, unknown, .. }) = *within {
         let (within, unknown) = (percent(within, wakeups), percent(unknown, wakeups));
-        lines.push(format!("within a {group}: {within}; with a thread of no {group}, or of a catch-all: {unknown}"));
+        lines.push(format!("within a {group}: {within}; with a thread of no {group}: {unknown}"));
     }
     for (count, what) in [
         (counts.wakeups_uncounted, "wakeups are in no line: there are too many pairs"),
