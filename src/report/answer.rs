@@ -7,8 +7,8 @@ use super::memory::{Granule, LineThread};
 use super::model::{CellReport, Report, SubcellReport, ThreadReport};
 use crate::cluster::LineSharing;
 use crate::config::base_of;
-use crate::resolve::is_of_library;
 use scxprof_base::columns::{fitted, Column};
+use scxprof_base::source_file::is_of_library;
 
 /// Groups in the headline.
 const IN_HEADLINE: usize = 4;

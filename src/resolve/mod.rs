@@ -22,7 +22,7 @@ pub(crate) use maps::Maps;
 pub use memory_name::AddressSpaces;
 pub(crate) use memory_name::Located;
 pub use stacks::Stacks;
-pub(crate) use symbols::{answer_source_lines, is_of_library, SOURCE_LINES};
+pub(crate) use symbols::{answer_source_lines, SOURCE_LINES};
 pub use symbols::{symbolize, Modules, Symbol, SymbolOptions, Symbols};
 pub(crate) use threads::Threads;
 pub use unwind::UnwindCounts;

@@ -55,9 +55,25 @@ fn an_instruction_has_its_line_and_the_functions_that_were_inlined() {
         // Names in C++ and Rust may be whole or not, as the compiler wrote them down.
         let matches = |(found, wanted): (&String, &str)| wanted == found || wanted.ends_with(&format!("::{found}"));
         assert!(symbol.inlined.len() == 2 && symbol.inlined.iter().zip(inlined).all(matches), "{symbol:?}");
+        assert_eq!(symbol.caller_line, None, "it is code of the program: {symbol:?}");
         let without = outer(&located, false);
         assert_eq!((without.function, without.line, without.inlined), (symbol.function, None, vec![]));
     }
+}
+
+#[test]
+fn code_of_a_library_that_was_inlined_has_the_line_of_its_caller() {
+    let test = "code_of_a_library_that_was_inlined_has_the_line_of_its_caller";
+    let programs = Programs::new();
+    let Some(program) = programs.build("cc", "inlined.c", &["-O1", "-g", "-DLIBRARY"]) else {
+        println!("SKIP: {test}: cannot build inlined.c with cc");
+        return;
+    };
+    let running = Running::new(&mut Command::new(&program));
+    let symbol = outer(&Located::new(&running), true);
+    assert_eq!(symbol.line.as_deref(), Some("/usr/include/inner.h:3"), "{symbol:?}");
+    let caller = symbol.caller_line.clone().unwrap_or_else(|| panic!("no caller: {symbol:?}"));
+    assert!(caller.ends_with("middle.c:4"), "{symbol:?}");
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! The words that all parts of scxprof have in common: the types of samples, accesses and scheduling events, bounded maps, the
-//! sizes of tables, lists of CPUs, dates, and text: in columns, and safe for a terminal.
+//! sizes of tables, lists of CPUs, dates, paths of source files, and text: in columns, and safe for a terminal.
 //!
 //! It reads nothing and knows no other crate of scxprof.
 
@@ -11,4 +11,5 @@ pub mod cpus;
 pub mod date;
 pub mod escape;
 pub mod sample;
+pub mod source_file;
 pub mod tables;

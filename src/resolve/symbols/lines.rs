@@ -25,6 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use super::demangle::demangle;
 use crate::sample::printable;
+use scxprof_base::source_file::is_of_library;
 use scxprof_elf::Elf;
 
 /// The first argument of the process; hexadecimal addresses follow.
@@ -52,14 +53,6 @@ pub(super) struct SourceLine {
     pub caller: Option<String>,
     /// The functions that were inlined around it, the outermost first.
     pub inlined: Vec<String>,
-}
-
-/// Directories of code that is inlined into programs of others.
-const OF_LIBRARIES: [&str; 4] = ["/usr/include/", "/usr/lib/", "/rustc/", "/include/c++/"];
-
-/// True if the source is of a library, by its path.
-pub(crate) fn is_of_library(source: &str) -> bool {
-    OF_LIBRARIES.iter().any(|part| source.contains(part))
 }
 
 /// Runs `program` for the lines of addresses in `file`, one for each; fewer if there is no time for all. `None` if the debug

@@ -41,7 +41,7 @@ use scxprof_perf::buildid::BuildId;
 
 pub(crate) use image::Image;
 // For the command: it is the process that computes source lines.
-pub(crate) use lines::{answer as answer_source_lines, is_of_library, ARGUMENT as SOURCE_LINES};
+pub(crate) use lines::{answer as answer_source_lines, ARGUMENT as SOURCE_LINES};
 
 /// Files and other objects that contain code; instructions in later ones have no location.
 const MAX_MODULES: usize = 1 << 16;
