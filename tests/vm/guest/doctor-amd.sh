@@ -13,6 +13,7 @@ for name in zen3 zen4 zen5; do
     diagnosed pmu works "ibs_op"
     diagnosed hints-storage works
     diagnosed hints-snapshot works
+    diagnosed sample-memory works
 done
 # An event that opens and never counts.
 machine zen3 silent=1 || exit 1
