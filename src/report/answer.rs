@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::memory::{Granule, LineThread};
-use super::model::{CellReport, Report, SubcellReport, ThreadReport};
+use super::model::{CellReport, Report, SubcellKind, SubcellReport, ThreadReport};
 use crate::cluster::LineSharing;
 use crate::config::base_of;
 use scxprof_base::columns::{fitted, Column};
@@ -43,6 +43,8 @@ struct Group<'a> {
     subcell: &'a SubcellReport,
     /// It has the subcell for itself.
     is_alone: bool,
+    /// Its threads are in the subcells of their names: the cell is grouped by name.
+    is_by_name: bool,
     threads: Vec<&'a ThreadReport>,
     /// Its names of threads, each with its number.
     names: String,
@@ -60,7 +62,8 @@ impl<'a> Group<'a> {
     ) -> Self {
         let samples = threads.iter().fold(0.0, |sum, thread| sum + thread.samples);
         let names = names(&threads);
-        let mut group = Self { cell, subcell, is_alone, threads, names, samples, false_lines: Vec::new() };
+        let mut group =
+            Self { cell, subcell, is_alone, is_by_name: false, threads, names, samples, false_lines: Vec::new() };
         let is_worth = |line: &&Granule| line.accesses >= LEAST_PART * samples;
         group.false_lines = false_lines(report).filter(|line| group.uses(line) && is_worth(line)).collect();
         group
@@ -78,6 +81,26 @@ impl<'a> Group<'a> {
         communities.into_values().map(|threads| Self::new(of, threads, false, report)).collect()
     }
 
+    /// The communities of a cell that is grouped by name, where that avoids more: their threads are in the subcells of their names.
+    fn by_name(cell: &'a CellReport, report: &'a Report) -> Vec<Self> {
+        let mut communities: BTreeMap<&str, Vec<(&'a SubcellReport, &'a ThreadReport)>> = BTreeMap::new();
+        for subcell in &cell.subcells {
+            for thread in subcell.threads.iter().filter(|thread| thread.verdict.starts_with("community ")) {
+                communities.entry(&thread.verdict).or_default().push((subcell, thread));
+            }
+        }
+        let is_by_name = |threads: &&Vec<(&SubcellReport, &ThreadReport)>| {
+            threads.len() > 1 && threads.iter().all(|(subcell, _)| subcell.kind == SubcellKind::Class)
+        };
+        let mut groups = Vec::new();
+        for threads in communities.values().filter(is_by_name) {
+            let Some((subcell, _)) = threads.iter().max_by(|a, b| a.0.share.total_cmp(&b.0.share)) else { continue };
+            let threads = threads.iter().map(|(_, thread)| *thread).collect();
+            groups.push(Self { is_by_name: true, ..Self::new((cell, subcell), threads, false, report) });
+        }
+        groups
+    }
+
     /// True if most of the threads that use a line are its own.
     fn uses(&self, line: &Granule) -> bool {
         let here = line.by_thread.iter().filter(|it| self.threads.iter().any(|thread| thread.tid == it.tid)).count();
@@ -92,6 +115,7 @@ impl<'a> Group<'a> {
 /// The groups of a report, those with most samples first.
 fn groups(report: &Report) -> Vec<Group<'_>> {
     let mut groups: Vec<Group<'_>> = report.groups().flat_map(|of| Group::of_subcell(of, report)).collect();
+    groups.extend(report.cells.iter().flat_map(|cell| Group::by_name(cell, report)));
     groups.sort_by(|a, b| b.samples.total_cmp(&a.samples));
     groups
 }
@@ -184,12 +208,18 @@ fn nothing(report: &Report) -> String {
 }
 
 /// Why threads are in no group, for each reason how many they are; `None` if they have few of the samples.
-fn ungrouped(report: &Report) -> Option<String> {
+fn ungrouped(report: &Report, groups: &[Group<'_>]) -> Option<String> {
+    let is_grouped =
+        |thread: &&ThreadReport| groups.iter().any(|group| group.threads.iter().any(|it| std::ptr::eq(*it, *thread)));
     let mut reasons: BTreeMap<String, (usize, f64)> = BTreeMap::new();
     let threads = report.cells.iter().flat_map(|cell| &cell.subcells).flat_map(|subcell| &subcell.threads);
-    for thread in threads.filter(|thread| !thread.verdict.starts_with("community ")) {
+    for thread in threads.filter(|thread| !is_grouped(thread)) {
         let reason = match thread.verdict.as_str() {
             "alone" => "mostly memory of their own".to_owned(),
+            // One that is alone in its cell, or whose name is of another group.
+            community if community.starts_with("community ") => {
+                "their names are not told from those of others".to_owned()
+            }
             "shares with all of its cell" => {
                 let hubs = report.hubs.iter().take(NAMES - 1).map(|hub| hub.memory.clone()).collect::<Vec<_>>();
                 let named = if hubs.is_empty() { String::new() } else { format!(", as {}", hubs.join(" and ")) };
@@ -254,7 +284,7 @@ pub fn answer(report: &Report, width: Option<usize>) -> String {
     if groups.is_empty() {
         lines.extend(most_shared(report));
     }
-    lines.extend(ungrouped(report));
+    lines.extend(ungrouped(report, &groups));
     // Without a group there is nothing to keep together.
     if let Some(locality) = report.locality.filter(|_| !groups.is_empty()) {
         let found = report.locality_found.filter(|found| *found > locality + 0.0005);
@@ -279,6 +309,7 @@ fn row(report: &Report, group: &Group<'_>) -> [String; 6] {
     let of = if several { format!(" of {}", group.cell.name) } else { String::new() };
     let own = group.cell.path_of(group.subcell);
     let taker = match &group.subcell.in_configuration {
+        Some(_) if group.is_by_name => "by name".to_owned(),
         None => "no".to_owned(),
         Some(taker) if *taker == own => "yes".to_owned(),
         Some(taker) => format!("in {taker}"),
@@ -290,15 +321,15 @@ fn row(report: &Report, group: &Group<'_>) -> [String; 6] {
         part(group.subcell.locality.filter(|_| group.is_alone)),
         confidence.map_or_else(|| "-".to_owned(), |it| format!("{it:.2}")),
         taker,
-        shared(group),
+        shared(report, group),
     ]
 }
 
 /// What a group shares most: the region with its size.
-fn shared(group: &Group<'_>) -> String {
+fn shared(report: &Report, group: &Group<'_>) -> String {
     if !group.is_alone {
         // The regions are those of all groups of the subcell.
-        let line = group.subcell.lines.iter().find(|line| group.uses(line));
+        let line = group.subcell.lines.iter().chain(&report.lines).find(|line| group.uses(line));
         return line.map_or_else(|| "-".to_owned(), memory);
     }
     let Some(region) = group.subcell.regions.first() else {
@@ -365,6 +396,17 @@ fn bytes(threads: &[&LineThread], of: fn(&LineThread) -> &Vec<[u8; 2]>) -> Strin
         }
         _ => "other bytes".to_owned(),
     }
+}
+
+/// The false sharing of a report that its threads feel: what identifies it in another run, and the sentence about it.
+pub(super) fn false_sharings(report: &Report) -> BTreeMap<(String, String), String> {
+    let hot = false_lines(report).filter(|line| is_hot(report, line));
+    let mut found = BTreeMap::new();
+    for line in hot {
+        let key = (place(line), counted(&line.by_thread.iter().collect::<Vec<_>>()));
+        found.entry(key).or_insert_with(|| false_sharing(line));
+    }
+    found
 }
 
 /// The names of threads, at most a few, equal ones with their number.
@@ -512,7 +554,7 @@ mod tests {
     #[test]
     fn what_is_in_no_group_has_its_reason() {
         let mut report = made();
-        assert_eq!(ungrouped(&report), None);
+        assert_eq!(ungrouped(&report, &groups(&report)), None);
         let threads = report.cells.iter_mut().flat_map(|cell| &mut cell.subcells).flat_map(|it| &mut it.threads);
         let verdicts = ["shares with all of its cell", "alone", "unknown: too few misses (9)"];
         let mut threads: Vec<_> = threads.collect();
@@ -532,5 +574,34 @@ mod tests {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(!text.contains("Locality"), "{text}");
+    }
+
+    #[test]
+    fn a_cell_that_is_grouped_by_name_has_its_groups() {
+        let mut report = made();
+        let subcells = &mut report.cells[0].subcells;
+        let verdict = subcells[0].threads[0].verdict.clone();
+        assert!(verdict.starts_with("community "), "{verdict}");
+        // The threads of the first community are in the subcells of their names.
+        let moved = subcells[0].threads.pop().unwrap();
+        subcells[1].threads = vec![moved];
+        subcells[..2].iter_mut().for_each(|subcell| subcell.kind = SubcellKind::Class);
+        let samples = subcells[0].threads.iter().chain(&subcells[1].threads).map(|it| it.samples).sum::<f64>();
+        let groups = groups(&report);
+        assert_eq!((groups.len(), groups[0].samples, groups[0].threads.len()), (1, samples, 2));
+        assert_eq!(headline(&report), "1 group: reader-a + writer-a (false sharing at queue.c:12)");
+        assert_eq!(row(&report, &groups[0])[4], "by name");
+        // What is in a group is not in none.
+        let said = ungrouped(&report, &groups).unwrap_or_default();
+        assert!(!said.contains("their names"), "{said}");
+    }
+
+    #[test]
+    fn a_line_that_is_waited_on_is_no_line_that_is_only_read() {
+        let line =
+            Granule { sharing: Some(LineSharing::None), accesses: 100.0, writes: 0.0, ..made().lines[0].clone() };
+        for (transfers, is_waited_on) in [(None, false), (Some(10.0), false), (Some(98.0), true)] {
+            assert_eq!(Granule { transfers, ..line.clone() }.is_waited_on(), is_waited_on, "{transfers:?}");
+        }
     }
 }

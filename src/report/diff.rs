@@ -5,6 +5,7 @@ use std::fmt::{self, Write as _};
 
 use serde::Serialize;
 
+use super::answer::false_sharings;
 use super::model::{Report, SubcellReport};
 use scxprof_base::escape;
 
@@ -26,6 +27,12 @@ pub struct Difference {
     pub subcells: Vec<SubcellDifference>,
     /// Threads of one name in one cell that are in other subcells than before.
     pub threads: Vec<ThreadMove>,
+    /// False sharing that only the first one has, as a sentence for each line; known by its code and its threads.
+    pub false_sharing_gone: Vec<String>,
+    /// The same that only the second one has.
+    pub false_sharing_new: Vec<String>,
+    /// The same that both have, as the second one has it.
+    pub false_sharing_kept: Vec<String>,
 }
 
 /// A subcell before and after.
@@ -176,6 +183,14 @@ impl Difference {
         let threads: Vec<ThreadMove> = moved.collect();
         let [was, is] = &cells;
         let (cells_added, cells_removed) = (only(is, was), only(was, is));
+        let [gone, come] = [before, after].map(false_sharings);
+        let sentences =
+            |of: &BTreeMap<(String, String), String>, others: &BTreeMap<(String, String), String>, is_in: bool| {
+                of.iter()
+                    .filter(|(key, _)| others.contains_key(*key) == is_in)
+                    .map(|(_, sentence)| sentence.clone())
+                    .collect()
+            };
         Self {
             same: compared.iter().all(|it| it.change == "same")
                 && threads.is_empty()
@@ -187,6 +202,9 @@ impl Difference {
             cells_removed,
             subcells: compared,
             threads,
+            false_sharing_gone: sentences(&gone, &come, false),
+            false_sharing_new: sentences(&come, &gone, false),
+            false_sharing_kept: sentences(&come, &gone, true),
         }
     }
 
@@ -261,6 +279,16 @@ impl fmt::Display for Difference {
         for ThreadMove { cell, comm, before, after } in &self.threads {
             writeln!(f, "> threads \"{comm}\" of {cell}: {} -> {}", before.join(", "), after.join(", "))?;
         }
+        let lines = [
+            ("Gone", &self.false_sharing_gone),
+            ("New", &self.false_sharing_new),
+            ("In both", &self.false_sharing_kept),
+        ];
+        for (what, sentences) in lines {
+            for sentence in sentences {
+                writeln!(f, "{what}: {sentence}")?;
+            }
+        }
         if self.same {
             writeln!(f, "The decisions are the same.")?;
         }
@@ -299,6 +327,26 @@ mod tests {
         // A thread that only one of them saw is no difference.
         after.cells[0].subcells[0].threads.truncate(1);
         assert!(Difference::new(&before, &after).same);
+    }
+
+    #[test]
+    fn false_sharing_that_was_mended_is_said() {
+        let before = made();
+        let mut after = made();
+        after.lines.clear();
+        let text = Difference::new(&before, &after).to_string();
+        assert!(text.contains("\nGone: False sharing: writer writes bytes 8-15, and "), "{text}");
+        assert!(Difference::new(&after, &before).to_string().contains("\nNew: False sharing: writer writes "));
+        // In another run, threads have other numbers, and the heap other addresses.
+        let mut again = made();
+        again.lines[0].memory = "[heap] pid 7 0x1000".to_owned();
+        again.lines[0].by_thread.iter_mut().for_each(|thread| thread.tid += 1000);
+        for thread in again.cells.iter_mut().flat_map(|cell| &mut cell.subcells).flat_map(|it| &mut it.threads) {
+            thread.tid += 1000;
+        }
+        let difference = Difference::new(&before, &again);
+        assert!(difference.false_sharing_kept.len() == 1 && difference.same, "{difference}");
+        assert!(difference.false_sharing_gone.is_empty() && difference.false_sharing_new.is_empty(), "{difference}");
     }
 
     #[test]

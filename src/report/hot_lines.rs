@@ -54,7 +54,7 @@ fn row(first: String) -> [String; 8] {
 fn line_row(line: &Granule) -> [String; 8] {
     [
         line.memory.clone(),
-        line.sharing.map_or("-", LineSharing::name).to_owned(),
+        if line.is_waited_on() { "waited on" } else { line.sharing.map_or("-", LineSharing::name) }.to_owned(),
         format!("{:.0}", line.accesses),
         format!("{:.0}", line.accesses - line.writes),
         format!("{:.0}", line.writes),

@@ -58,6 +58,16 @@ pub struct Granule {
     pub by_thread: Vec<LineThread>,
 }
 
+impl Granule {
+    /// True of a line that no sample wrote and that counts as written all the same, because a thread does little but read it: it waits
+    /// for a write, of which there are too few to be sampled.
+    #[must_use]
+    pub fn is_waited_on(&self) -> bool {
+        let is_read_alone = self.sharing == Some(LineSharing::None) && self.writes <= 0.0;
+        is_read_alone && self.transfers.is_some_and(|transfers| transfers * 2.0 > self.accesses)
+    }
+}
+
 /// A byte of memory, for programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]

@@ -3,9 +3,13 @@
 const SHARING = {
     false: ["false sharing", "Different bytes of one line: it is written, and no thread touched a byte that another one wrote"],
     true: ["true sharing", "Two threads touched a byte in common, and one of them wrote it"],
-    none: ["no write sampled", "All samples of it are loads: it is only read, or a flag that threads wait on, whose writes are too few to be sampled"],
+    none: ["no write sampled", "All samples of it are loads"],
+    waited: ["waited on", "All samples of it are loads, by a thread that does little else: it waits for a write, and writes are too few to be sampled"],
     unknown: ["unknown", "Too few samples to say, or the source does not see who writes"],
 };
+
+/** How threads share a line, as the command line says it. */
+const sharingOf = (line) => (line.sharing === "none" && line.writes === 0 && (line.transfers ?? 0) * 2 > line.accesses ? "waited" : line.sharing);
 
 function sharingTag(sharing) {
     const [text, title] = SHARING[sharing] ?? ["-", ""];
@@ -98,7 +102,7 @@ function lines(report) {
             sort: which.value !== "" ? "Accesses" : isByHitm ? "HITM" : hasTransfers ? "Transfers" : undefined,
             columns: [
                 { name: "Line", value: (row) => row.memory },
-                { name: "Sharing", value: (row) => (SHARING[row.sharing] ?? ["-"])[0], cell: (row) => sharingTag(row.sharing) },
+                { name: "Sharing", value: (row) => (SHARING[sharingOf(row)] ?? ["-"])[0], cell: (row) => sharingTag(sharingOf(row)) },
                 { name: "Accesses", isNumber: true, value: (row) => row.accesses }, { name: "Writes", isNumber: true, isMinor: true, value: (row) => row.writes },
                 { ...hitm, isMinor: true }, ...(hasTransfers ? [transfers] : []),
                 { name: "Threads", isNumber: true, isMinor: true, value: (row) => row.threads },
