@@ -104,15 +104,6 @@ impl Placement {
         })
     }
 
-    /// As [`Placement::group`], but `None` for a catch-all: it takes what is left, and keeps no threads together.
-    #[must_use]
-    pub fn group_kept(&self, cgroup: &[u8], comm: &[u8]) -> Option<String> {
-        if self.place_of(cgroup, comm, None).is_rest {
-            return None;
-        }
-        self.group(cgroup, comm)
-    }
-
     /// What takes a thread, with this hint if that is known.
     #[must_use]
     pub fn place_of(&self, cgroup: &[u8], comm: &[u8], hint: Option<u64>) -> Place {
@@ -224,8 +215,6 @@ mod tests {
         );
         let groups = [&b"/a/web1/x"[..], b"/a/web1/y", b"/a/web2"].map(|path| placement.group(path, b"io-1").unwrap());
         assert!(groups[0] == groups[1] && groups[1] != groups[2], "{groups:?}");
-        let kept = ["io-1", "main"].map(|comm| placement.group_kept(b"/a/web1/x", comm.as_bytes()));
-        assert_eq!(kept, [Some(groups[0].clone()), None]);
         let layered = r#"[{"name": "io", "matches": [[{"CommPrefix": "io-"}]], "kind": {"Grouped": {"util_range": [0.1, 0.2], "growth_algo": "StickyDynamic"}}},
             {"name": "rest", "matches": [[]], "kind": {"Grouped": {"util_range": [0.1, 0.2], "growth_algo": "StickyDynamic"}}}]"#;
         let placement = Placement::parse(layered).unwrap();

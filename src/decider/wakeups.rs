@@ -18,7 +18,7 @@ impl Decider {
     /// The wakeups of `stats` and the configuration. Threads share memory if they have an edge in the graph of threads, which needs
     /// 1 % of the possible misses of the one that has fewer.
     pub(crate) fn wakeups(&self, decided: &Decided, placement: &Placement, stats: &SchedSink) -> WakeupReport {
-        let group = |path: &[u8], comm: &[u8]| placement.group_kept(path, comm);
+        let group = |path: &[u8], comm: &[u8]| placement.group(path, comm);
         let all = stats.within(&|path, comm| group(path, comm.as_bytes())).unwrap_or_default();
         let all = Within::new(all.wakeups, all.within, near(&stats.wakeup_places()));
         // The numbers of threads in the sketch are labels of their own here.

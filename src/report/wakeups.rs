@@ -22,7 +22,7 @@ pub struct WakeupReport {
 pub struct Within {
     /// The wakeups.
     pub wakeups: u64,
-    /// The part of them, of 1, whose threads are in one subcell (or layer) of the configuration that is not a catch-all; `null` if
+    /// The part of them, of 1, whose threads are in one subcell (or layer) of the configuration, or in one catch-all; `null` if
     /// there are none.
     pub subcell: Option<f64>,
     /// The part of them, of 1, whose woken thread then ran on a CPU of the waker's last-level cache, while it was sampled; `null`

@@ -29,7 +29,7 @@ function scheduling(report) {
     const FEW = 100;
     const timed = (row) => row.latency_count ?? row.wakeups;
     const latency = (name, value, title) => ({ name, isNumber: true, value, title, cell: (row) => el("span", { class: timed(row) < FEW ? "dim" : null, title: timed(row) < FEW ? `Of ${counted(timed(row), "wakeup")} only` : null }, duration(value(row))) });
-    const within = (what, part) => (part && part.wakeups > 0 ? el("p", {}, `${what}: ${count(part.wakeups)}, of which ${percent(part.subcell)} stay within a subcell (catch-alls do not count) and ${percent(part.llc)} ran within one last-level cache.`) : null);
+    const within = (what, part) => (part && part.wakeups > 0 ? el("p", {}, `${what}: ${count(part.wakeups)}, of which ${percent(part.subcell)} stay within a subcell (or within a catch-all) and ${percent(part.llc)} ran within one last-level cache.`) : null);
     section("scheduling", "Scheduling",
         el("p", { class: "dim" }, `What the scheduler did in ${number(sched.seconds, 1)} s with the threads of each subcell${rows.some((row) => row.name === "(no cell)") ? "; (no cell) are threads without memory samples, of other programs too" : ""}.`),
         table({
