@@ -1,14 +1,13 @@
 //! The answer: what was found, in a headline and in about ten lines, before all tables.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
 
-use super::memory::{Granule, LineThread};
+use super::false_sharing::{self, is_hot, memory, place, LEAST_PART};
+use super::memory::Granule;
 use super::model::{CellReport, Report, SubcellKind, SubcellReport, ThreadReport};
-use crate::cluster::LineSharing;
 use crate::config::base_of;
 use scxprof_base::columns::{fitted, Column};
-use scxprof_base::source_file::is_of_library;
 
 /// Groups in the headline.
 const IN_HEADLINE: usize = 4;
@@ -18,8 +17,6 @@ const NAMES: usize = 3;
 const ROWS: usize = 5;
 /// Lines of false sharing in the answer.
 const FALSE_LINES: usize = 2;
-/// A line with a smaller part of the accesses of its threads is not worth a word.
-const LEAST_PART: f64 = 0.01;
 /// Samples of which less than this part, in percent, was lost are as good as all.
 const LOST_PERCENT: f64 = 0.1;
 /// Threads in no group are worth a line from this part of the samples on.
@@ -65,7 +62,7 @@ impl<'a> Group<'a> {
         let mut group =
             Self { cell, subcell, is_alone, is_by_name: false, threads, names, samples, false_lines: Vec::new() };
         let is_worth = |line: &&Granule| line.accesses >= LEAST_PART * samples;
-        group.false_lines = false_lines(report).filter(|line| group.uses(line) && is_worth(line)).collect();
+        group.false_lines = false_sharing::lines(report).filter(|line| group.uses(line) && is_worth(line)).collect();
         group
     }
 
@@ -120,10 +117,6 @@ fn groups(report: &Report) -> Vec<Group<'_>> {
     groups
 }
 
-fn false_lines(report: &Report) -> impl Iterator<Item = &Granule> {
-    report.lines.iter().filter(|line| line.sharing == Some(LineSharing::False))
-}
-
 /// The names of a group's threads without the numbers at their ends, each with how many threads have it: `parse x3, reader-a`.
 fn names(threads: &[&ThreadReport]) -> String {
     let mut families: BTreeMap<&str, (usize, f64)> = BTreeMap::new();
@@ -147,27 +140,6 @@ fn names(threads: &[&ThreadReport]) -> String {
     text
 }
 
-/// The source line of the hottest code that uses a line, if it is not one of a library.
-fn source(line: &Granule) -> Option<&str> {
-    let sources = line.code.iter().filter_map(|code| code.caller_line.as_deref().or(code.line.as_deref()));
-    sources.into_iter().find(|source| !is_of_library(source))
-}
-
-/// Where a line is used: its source line, else the function, else the variable, else the memory.
-fn place(line: &Granule) -> String {
-    let source = source(line).map(|line| line.rsplit('/').next().unwrap_or(line).to_owned());
-    let function = || line.code.iter().find_map(|code| code.sym.clone());
-    let variable = || line.symbol.as_ref().map(|symbol| symbol.name.clone());
-    source.or_else(function).or_else(variable).unwrap_or_else(|| line.memory.clone())
-}
-
-/// What memory is called: a variable and its file, else as the report has it.
-fn memory(line: &Granule) -> String {
-    let Some(symbol) = &line.symbol else { return line.memory.clone() };
-    let file = symbol.dso.rsplit('/').next().unwrap_or(&symbol.dso);
-    format!("{} in {file}", symbol.name)
-}
-
 /// What was found in a line, as `3 groups: parse x3, index x3, stat x2 (false sharing at pool.cpp:14); this host fits 1`.
 #[must_use]
 pub(super) fn headline(report: &Report) -> String {
@@ -188,7 +160,7 @@ pub(super) fn headline(report: &Report) -> String {
     }
     let of_groups =
         |line: &Granule| groups.iter().any(|group| group.false_lines.iter().any(|it| std::ptr::eq(*it, line)));
-    if let Some(line) = false_lines(report).find(|line| is_hot(report, line) && !of_groups(line)) {
+    if let Some(line) = false_sharing::lines(report).find(|line| is_hot(report, line) && !of_groups(line)) {
         let _ = write!(text, "; false sharing at {}", place(line));
     }
     let fitting = groups.iter().filter(|group| !group.is_left_out()).count();
@@ -209,11 +181,11 @@ fn nothing(report: &Report) -> String {
 
 /// Why threads are in no group, for each reason how many they are; `None` if they have few of the samples.
 fn ungrouped(report: &Report, groups: &[Group<'_>]) -> Option<String> {
-    let is_grouped =
-        |thread: &&ThreadReport| groups.iter().any(|group| group.threads.iter().any(|it| std::ptr::eq(*it, *thread)));
+    let grouped: HashSet<(u32, u32)> =
+        groups.iter().flat_map(|group| &group.threads).map(|it| (it.pid, it.tid)).collect();
     let mut reasons: BTreeMap<String, (usize, f64)> = BTreeMap::new();
     let threads = report.cells.iter().flat_map(|cell| &cell.subcells).flat_map(|subcell| &subcell.threads);
-    for thread in threads.filter(|thread| !is_grouped(thread)) {
+    for thread in threads.filter(|thread| !grouped.contains(&(thread.pid, thread.tid))) {
         let reason = match thread.verdict.as_str() {
             "alone" => "mostly memory of their own".to_owned(),
             // One that is alone in its cell, or whose name is of another group.
@@ -280,7 +252,9 @@ pub fn answer(report: &Report, width: Option<usize>) -> String {
             lines.push(format!("  and {} more groups (-v lists all)", groups.len() - ROWS));
         }
     }
-    lines.extend(false_lines(report).filter(|line| is_hot(report, line)).take(FALSE_LINES).map(false_sharing));
+    lines.extend(
+        false_sharing::lines(report).filter(|line| is_hot(report, line)).take(FALSE_LINES).map(false_sharing::sentence),
+    );
     if groups.is_empty() {
         lines.extend(most_shared(report));
     }
@@ -344,90 +318,6 @@ fn shared(report: &Report, group: &Group<'_>) -> String {
     format!("{name} ({}){more}", size(region.bytes))
 }
 
-fn is_hot(report: &Report, line: &Granule) -> bool {
-    let of_threads = |it: &&ThreadReport| line.by_thread.iter().any(|thread| thread.tid == it.tid);
-    let threads = report.cells.iter().flat_map(|cell| &cell.subcells).flat_map(|subcell| &subcell.threads);
-    let samples: f64 = threads.filter(of_threads).map(|thread| thread.samples).sum();
-    line.accesses >= LEAST_PART * samples
-}
-
-/// A line that threads share falsely: its threads, its variable, and the source line.
-fn false_sharing(line: &Granule) -> String {
-    let most = line.by_thread.iter().map(|thread| thread.loads + thread.stores).max().unwrap_or(0);
-    // As for the verdict on the line (docs/report.md).
-    let counts = |thread: &&LineThread| (thread.loads + thread.stores) * 20 >= most;
-    let (writers, readers): (Vec<_>, Vec<_>) =
-        line.by_thread.iter().filter(counts).partition(|thread| !thread.stored.is_empty());
-    let who = if writers.is_empty() || readers.is_empty() {
-        format!("{} use different bytes", counted(&[writers, readers].concat()))
-    } else {
-        let verb = |threads: &[&LineThread], verb: &str| {
-            let plural = if threads.len() == 1 { "s" } else { "" };
-            format!("{} {verb}{plural}", counted(threads))
-        };
-        let written = bytes(&writers, |thread| &thread.stored);
-        let read = bytes(&readers, |thread| &thread.loaded);
-        format!("{} {written}, and {} {read}", verb(&writers, "write"), verb(&readers, "read"))
-    };
-    let code = source(line).map(|line| format!(", at {line}"));
-    let function = || line.code.iter().find_map(|code| Some(format!(", in {}", code.sym.as_ref()?)));
-    let code = code.or_else(function).unwrap_or_default();
-    format!("False sharing: {who} of one cache line of {}{code}", memory(line))
-}
-
-/// The bytes that threads touch: `byte 8`, `bytes 0-7, 16-23`; without numbers where they are many.
-fn bytes(threads: &[&LineThread], of: fn(&LineThread) -> &Vec<[u8; 2]>) -> String {
-    let mut ranges: Vec<[u8; 2]> = threads.iter().flat_map(|thread| of(thread).clone()).collect();
-    ranges.sort_unstable();
-    ranges.dedup();
-    match ranges.as_slice() {
-        [[first, last]] if first == last => format!("byte {first}"),
-        ranges if !ranges.is_empty() && ranges.len() <= NAMES => {
-            let named = ranges.iter().map(
-                |[first, last]| {
-                    if first == last {
-                        first.to_string()
-                    } else {
-                        format!("{first}-{last}")
-                    }
-                },
-            );
-            format!("bytes {}", named.collect::<Vec<_>>().join(", "))
-        }
-        _ => "other bytes".to_owned(),
-    }
-}
-
-/// The false sharing of a report that its threads feel: what identifies it in another run, and the sentence about it.
-pub(super) fn false_sharings(report: &Report) -> BTreeMap<(String, String), String> {
-    let hot = false_lines(report).filter(|line| is_hot(report, line));
-    let mut found = BTreeMap::new();
-    for line in hot {
-        let key = (place(line), counted(&line.by_thread.iter().collect::<Vec<_>>()));
-        found.entry(key).or_insert_with(|| false_sharing(line));
-    }
-    found
-}
-
-/// The names of threads, at most a few, equal ones with their number.
-fn counted(threads: &[&LineThread]) -> String {
-    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    for thread in threads {
-        *counts.entry(thread.comm.as_deref().unwrap_or("?")).or_default() += 1;
-    }
-    let named = counts.iter().take(NAMES).map(|(name, threads)| match threads {
-        1 => (*name).to_owned(),
-        threads => format!("{name} x{threads}"),
-    });
-    let names = named.collect::<Vec<_>>().join(", ");
-    let more = counts.len().saturating_sub(NAMES);
-    if more > 0 {
-        format!("{names} and {more} more")
-    } else {
-        names
-    }
-}
-
 fn percent(part: f64) -> String {
     format!("{:.1} %", (part * 1000.0).round() / 10.0 + 0.0)
 }
@@ -470,20 +360,6 @@ mod tests {
     }
 
     #[test]
-    fn the_place_is_in_code_of_the_user() {
-        let mut line = made().lines[0].clone();
-        assert_eq!(place(&line), "queue.c:12");
-        let header =
-            |line: &str| crate::report::Code { line: Some(line.to_owned()), ..made().lines[0].code[0].clone() };
-        line.code.insert(0, header("/usr/include/c++/12/bits/atomic_base.h:618"));
-        assert_eq!(place(&line), "queue.c:12");
-        line.code.pop();
-        assert_eq!(place(&line), "push");
-        line.code.clear();
-        assert_eq!((place(&line).as_str(), memory(&line).as_str()), ("total", "total in server"));
-    }
-
-    #[test]
     fn threads_of_one_name_are_counted() {
         let thread = made().cells[0].subcells[0].threads[0].clone();
         let named = |comm: &str| ThreadReport { comm: Some(comm.to_owned()), ..thread.clone() };
@@ -521,34 +397,6 @@ mod tests {
         let line = "\nFalse sharing: writer writes bytes 8-15, and reader\\x0a reads bytes 0-7, 16 of one cache line of total in \
                     server, at /src/queue.c:12\n";
         assert!(text.contains(line), "{text}");
-    }
-
-    #[test]
-    fn false_sharing_says_who_writes_which_bytes() {
-        let mut line = made().lines[0].clone();
-        let of = |comm: &str, loaded: &[[u8; 2]], stored: &[[u8; 2]]| LineThread {
-            comm: Some(comm.to_owned()),
-            loaded: loaded.to_vec(),
-            stored: stored.to_vec(),
-            loads: 100,
-            stores: 100,
-            ..made().lines[0].by_thread[0].clone()
-        };
-        let said = |line: &Granule| false_sharing(line).split(" of one cache line").next().unwrap().to_owned();
-        line.by_thread = vec![of("a", &[[0, 8]], &[[0, 7]]), of("b", &[[8, 8]], &[]), of("b", &[[8, 8]], &[])];
-        assert_eq!(said(&line), "False sharing: a writes bytes 0-7, and b x2 read byte 8");
-        // As a thread that reads the line once to add up.
-        line.by_thread.push(LineThread { loads: 1, stores: 0, ..of("sum", &[[0, 8]], &[]) });
-        assert_eq!(said(&line), "False sharing: a writes bytes 0-7, and b x2 read byte 8");
-        line.by_thread = vec![of("a", &[], &[[0, 7]]), of("b", &[], &[[8, 15]])];
-        assert_eq!(said(&line), "False sharing: a, b use different bytes");
-        line.by_thread.push(of("c", &[[16, 16], [20, 20], [24, 24], [28, 28]], &[]));
-        assert_eq!(said(&line), "False sharing: a, b write bytes 0-7, 8-15, and c reads other bytes");
-        // The caller of what a library's header has inlined is the user's own code.
-        line.code[0].line = Some("/usr/include/c++/12/bits/atomic_base.h:618".to_owned());
-        line.code[0].caller_line = Some("/src/pool.cpp:66".to_owned());
-        assert_eq!(place(&line), "pool.cpp:66");
-        assert!(line.code[0].to_string().ends_with(" at pool.cpp:66 (atomic_base.h:618)"), "{}", line.code[0]);
     }
 
     #[test]
@@ -594,14 +442,5 @@ mod tests {
         // What is in a group is not in none.
         let said = ungrouped(&report, &groups).unwrap_or_default();
         assert!(!said.contains("their names"), "{said}");
-    }
-
-    #[test]
-    fn a_line_that_is_waited_on_is_no_line_that_is_only_read() {
-        let line =
-            Granule { sharing: Some(LineSharing::None), accesses: 100.0, writes: 0.0, ..made().lines[0].clone() };
-        for (transfers, is_waited_on) in [(None, false), (Some(10.0), false), (Some(98.0), true)] {
-            assert_eq!(Granule { transfers, ..line.clone() }.is_waited_on(), is_waited_on, "{transfers:?}");
-        }
     }
 }

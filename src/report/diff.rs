@@ -5,7 +5,7 @@ use std::fmt::{self, Write as _};
 
 use serde::Serialize;
 
-use super::answer::false_sharings;
+use super::false_sharing::by_code;
 use super::model::{Report, SubcellReport};
 use scxprof_base::escape;
 
@@ -27,7 +27,7 @@ pub struct Difference {
     pub subcells: Vec<SubcellDifference>,
     /// Threads of one name in one cell that are in other subcells than before.
     pub threads: Vec<ThreadMove>,
-    /// False sharing that only the first one has, as a sentence for each line; known by its code and its threads.
+    /// False sharing that only the first one has, as a sentence for each line; known by its code and its variable.
     pub false_sharing_gone: Vec<String>,
     /// The same that only the second one has.
     pub false_sharing_new: Vec<String>,
@@ -183,7 +183,7 @@ impl Difference {
         let threads: Vec<ThreadMove> = moved.collect();
         let [was, is] = &cells;
         let (cells_added, cells_removed) = (only(is, was), only(was, is));
-        let [gone, come] = [before, after].map(false_sharings);
+        let [gone, come] = [before, after].map(by_code);
         let sentences =
             |of: &BTreeMap<(String, String), String>, others: &BTreeMap<(String, String), String>, is_in: bool| {
                 of.iter()

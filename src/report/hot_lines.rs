@@ -114,4 +114,13 @@ total+0x0 (server)       false         5      4       1     0        3
         report.lines.clear();
         assert_eq!(hot_lines(&report, None), "");
     }
+
+    #[test]
+    fn a_line_that_is_waited_on_is_no_line_that_is_only_read() {
+        let line =
+            Granule { sharing: Some(LineSharing::None), accesses: 100.0, writes: 0.0, ..made().lines[0].clone() };
+        for (transfers, is_waited_on) in [(None, false), (Some(10.0), false), (Some(98.0), true)] {
+            assert_eq!(Granule { transfers, ..line.clone() }.is_waited_on(), is_waited_on, "{transfers:?}");
+        }
+    }
 }

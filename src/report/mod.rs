@@ -3,6 +3,7 @@
 mod across;
 mod answer;
 mod diff;
+mod false_sharing;
 mod hot_lines;
 pub mod html;
 mod make;
