@@ -118,7 +118,7 @@ const classOf = ({ isNumber, isMinor }) => [isNumber ? "number" : null, isMinor 
 
 /**
  * A table whose columns can be sorted and whose rows are searched. A column has a `name`, a `value` of a row, and may have a `cell` (what
-`isNumber`, `isMinor` (narrow screens are without it) and a `title`. `detail` makes what a row shows when it is opened, `address` its part of the page's address, and
+ * is shown), `isNumber`, `isMinor` (narrow screens are without it) and a `title`. `detail` makes what a row shows when it is opened, `address` its part of the page's address, and
  * `more` the text by which it is found beside its columns; `kind` is the class of a row. At most `limit` rows are made at first. `sort`
  * names the column by which the rows are sorted at first, its largest first. One that `isDense` has room for many columns of numbers.
  */
