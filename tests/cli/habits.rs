@@ -147,7 +147,9 @@ fn an_answer_has_no_offer_of_what_was_given() {
     for (option, offers) in [(None, true), (Some("-v"), false), (Some("-vv"), false)] {
         let (ours, its) = terminal(200);
         let mut command = Command::new(SCXPROF);
-        command.args(["run", "--source", "faults", "-t", "0.5", "--target-cpus", "64"]).args(option);
+        command
+            .args(["run", "--source", "faults", "-t", "0.5", "--target-cpus", "64", "--max-loss", "100"])
+            .args(option);
         let mut child = command.env("TERM", "xterm").stdout(Stdio::from(its)).stderr(Stdio::null()).spawn().unwrap();
         // The command keeps the other end open until it is dropped.
         drop(command);
@@ -176,7 +178,8 @@ fn a_short_capture_says_how_short_it_was() {
     expect(&output, 1, "error: no usable samples in ");
     let said = text(&output.stderr);
     let said = said.lines().last().unwrap();
-    assert!(said.contains(" ms") && said.contains("sample ") && said.contains("longer"), "{said}");
+    // On a busy machine it may be a second and more.
+    assert!(said.contains("sample ") && said.contains("longer"), "{said}");
     assert!(!said.contains("0.0 s") && !said.contains("above"), "{said}");
 }
 
@@ -244,7 +247,9 @@ fn a_name_that_ends_in_data_is_a_file_for_perf() {
         expect(&output, 2, "a perf.data alone is written");
     }
     // The source timer keeps its addresses in another file of the profile.
-    let timer = run_in(directory.path(), &["record", "--source", "timer", "-t", "0.2", "-o", "t.data"]);
+    let _load = Load::new();
+    let timer = ["record", "--source", "timer", "-t", "0.5", "--max-loss", "100", "-o", "t.data"];
+    let timer = run_in(directory.path(), &timer);
     if timer.status.code() == Some(0) {
         expect(&timer, 0, "a perf.data alone has no addresses of the source timer; -o t.tar.gz keeps them");
         for command in ["report", "extract"] {
