@@ -6,7 +6,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{expect, is_root, text, Load, SCXPROF};
@@ -163,12 +164,28 @@ fn an_answer_has_no_offer_of_what_was_given() {
     }
 }
 
+/// A process that waits for its input and has no page fault any more.
+fn calm() -> Child {
+    let mut calm = Command::new("sh")
+        .args(["-c", "echo ready; read line"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    calm.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
+    let stat = format!("/proc/{}/stat", calm.id());
+    while !fs::read_to_string(&stat).unwrap().contains(") S ") {
+        thread::sleep(Duration::from_millis(1));
+    }
+    calm
+}
+
 #[test]
 fn a_short_capture_says_how_short_it_was() {
     if !is_root("a capture that is too short") {
         return;
     }
-    let mut calm = Command::new("sleep").arg("60").spawn().unwrap();
+    let mut calm = calm();
     let output = Command::new(SCXPROF)
         .args(["run", "--source", "faults", "-t", "0.05", "-p", &calm.id().to_string()])
         .output()
