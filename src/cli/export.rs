@@ -17,7 +17,7 @@ use super::parquet::{self, Request, TableDir};
 use super::signals::Signals;
 use crate::config::Placement;
 use crate::profile::Profile;
-use crate::sample::Comm;
+use crate::sample::Task;
 use crate::session::{AnalysisOptions, Error, Outcome, TraceOptions, TraceSink};
 
 const EXAMPLES: &str = "\
@@ -99,7 +99,7 @@ fn perfetto(args: &ExportArgs, path: &Path, stdout: Stdout) -> Result<(), Failur
     let (decided, communities) = decide(&mut profile, args, &stop)?;
     let placement = given.or(decided);
     let mut profile = profile.rewind().map_err(|error| Failure::NoResult(error.into()))?;
-    let place_of = |cgroup: &[u8], comm: &Comm| placement.as_ref()?.place(cgroup, comm.as_bytes());
+    let place_of = |task: &Task<'_>| placement.as_ref()?.place(task);
     let places = profile.places();
     let meta = profile.meta.as_ref();
     let options = TraceOptions {

@@ -17,6 +17,7 @@ use super::messages;
 use super::output::Stdout;
 use super::outputs::{OutputArgs, Outputs};
 use super::signals::Signals;
+use crate::host::facts::Tasks;
 use crate::host::Roots;
 use crate::profile::Profile;
 use crate::report::{RunReport, StacksReport};
@@ -186,6 +187,6 @@ fn call_stacks(
     let mut stacks = sink.profile(&outcome.stacks, &names);
     stacks.event = event.name;
     let placement = found.placement().map_err(|error| Failure::NoResult(error.into()))?;
-    super::stacks::place(&mut stacks, Some(&placement));
+    super::stacks::place(&mut stacks, Some(placement), Some(Tasks::default()));
     Ok((stacks.count() > 0).then(|| trees(&stacks)))
 }

@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{anyhow, Context};
 use clap::Args;
@@ -11,7 +12,9 @@ use clap::Args;
 use super::args::INPUT;
 use super::failure::{Done, Failure};
 use crate::config::{CellSpecError, Placement};
+use crate::host::facts::Tasks;
 use crate::host::open;
+use crate::host::Roots;
 use crate::profile::{Profile, ProfileError};
 use crate::sample::Source;
 use crate::session::{Builder, Error, Outcome, Sampled, Session, Sink, TraceInput};
@@ -237,6 +240,35 @@ pub(super) fn configuration(option: &str, path: &Path) -> Result<Placement, Fail
         Ok(Placement::parse(&text)?)
     };
     read().with_context(|| format!("{option} {}", path.display())).map_err(Failure::Usage)
+}
+
+/// A configuration with what a recording says of threads, if it has conditions on that.
+pub(super) fn with_recorded_tasks(placement: Placement, profile: &Profile) -> Placement {
+    if !placement.needs_tasks() {
+        return placement;
+    }
+    placement.with_tasks(Arc::new(recorded_tasks(profile)))
+}
+
+/// What a recording says of threads beside samples.
+pub(super) fn recorded_tasks(profile: &Profile) -> Tasks {
+    let (tasks, damage) = profile.tasks();
+    if let Some(damage) = damage {
+        say!("note: {damage}");
+    }
+    tasks
+}
+
+/// The same with what procfs says of the threads that live now.
+pub(super) fn with_living_tasks(placement: Placement, roots: &Roots) -> Placement {
+    if !placement.needs_tasks() {
+        return placement;
+    }
+    let mut tasks = Tasks::default();
+    if let Err(error) = tasks.read(roots, None, false) {
+        say!("note: conditions on users, parents and nice values are not decided: {error}");
+    }
+    placement.with_tasks(Arc::new(tasks))
 }
 
 /// The same of an option that need not be given.

@@ -16,7 +16,7 @@ use super::input::{self, Damage, InputKind};
 use super::messages;
 use super::observe::losses;
 use crate::config::Placement;
-use crate::sample::Comm;
+use crate::sample::Task;
 use crate::session::TableSink;
 use scxprof_trace::parquet::{Finished, Knows, ParquetTable, ToTables};
 
@@ -63,7 +63,7 @@ fn of_trace<W: Write + Send>(
     request: &Request<'_>,
     create: &mut dyn FnMut(ParquetTable) -> io::Result<W>,
 ) -> Result<Read<W>, Failure> {
-    let place_of = |cgroup: &[u8], comm: &Comm| request.placement?.place(cgroup, comm.as_bytes());
+    let place_of = |task: &Task<'_>| request.placement?.place(task);
     let mut trace = input::trace(request.path)?;
     let mut tables = ToTables::new(create, Knows::of(&trace), Some(&place_of)).map_err(unwritable)?;
     let count = input::each_event(&mut trace, request.path, request.stop, |event, trace| {
@@ -87,7 +87,7 @@ fn of_profile<W: Write + Send>(
     request: &Request<'_>,
     create: &mut dyn FnMut(ParquetTable) -> io::Result<W>,
 ) -> Result<Read<W>, Failure> {
-    let place_of = |cgroup: &[u8], comm: &Comm| request.placement?.place(cgroup, comm.as_bytes());
+    let place_of = |task: &Task<'_>| request.placement?.place(task);
     let mut profile = input::profile(request.path, request.stop)?;
     // Tracepoints have both.
     let knows = Knows { priorities: true, contexts: true };

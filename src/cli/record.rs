@@ -20,10 +20,9 @@ use super::signals::Signals;
 use super::stacks::{self, Unwind};
 use super::{input, messages, names, process};
 use crate::profile::meta::Host;
-use crate::profile::{pack, ProfileError, Recorder};
-use crate::resolve::Cgroups;
-use crate::sample::{Sample, Source};
-use crate::session::{Outcome, Progress, Rate, SchedOptions, Sink};
+use crate::profile::{self, pack, ProfileError, Recorder};
+use crate::sample::Source;
+use crate::session::{Outcome, Progress, Rate, SchedOptions, TaskSink};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -55,6 +54,9 @@ pub(super) struct RecordArgs {
     /// Keep the memory around the registers of timer samples in the profile: it holds data of the programs that are watched
     #[arg(long, help_heading = RESULT)]
     keep_memory: bool,
+    /// Keep the command lines of processes in the profile too: they may hold secrets
+    #[arg(long, help_heading = RESULT)]
+    cmdline: bool,
     /// Record the scheduler's events of the whole host too, for `scxprof sched` and `perf sched`
     #[arg(long, help_heading = WATCH)]
     sched: bool,
@@ -110,13 +112,6 @@ impl RecordArgs {
     fn has_stacks(&self) -> bool {
         self.stacks.is_some() || self.graph || self.call_graph.is_some()
     }
-}
-
-/// The samples are only recorded.
-struct Nowhere;
-
-impl Sink for Nowhere {
-    fn sample(&mut self, _: &Sample, _: &mut Cgroups) {}
 }
 
 /// The destination of the profile as given, and the resolved directories.
@@ -276,11 +271,13 @@ pub(super) fn run(args: &RecordArgs) -> Result<(), Failure> {
     let recorder = session.recorder().ok_or_else(|| Failure::NoResult(anyhow!("nothing was recorded")))?;
     let mut command = held.map(super::command::Held::release).transpose().map_err(Failure::Usage)?;
     let tables = (args.verbose > 1).then(|| session.tables());
-    let watched = |ended: &mut dyn FnMut(Progress) -> bool| session.run_into(&mut Nowhere, ended);
+    let mut tasks = TaskSink::new(&wanted.watch.roots(), args.cmdline);
+    let watched = |ended: &mut dyn FnMut(Progress) -> bool| session.run_into(&mut tasks, ended);
     let outcome = capture::watch(wanted.watch.limit(), command.as_mut(), &signals, tables.as_ref(), watched);
     capture::say_notes(&outcome, rate_before);
     // An incomplete profile is kept too: readers read what there is.
-    let written = write(&recorder, &outcome);
+    let tasks = tasks.finish(args.sched);
+    let written = write(&recorder, &outcome).and_then(|()| Ok(profile::tasks::write(&held_open.path(), &tasks)?));
     let lined = if args.samples_jsonl { write_samples(args, &held_open.path(), &places.dir, &signals) } else { Ok(()) };
     let kept = places.publish(temporary).map_err(Failure::NoResult);
     let mut ends = Ends::default();

@@ -1,6 +1,7 @@
 //! `scxprof run`: one capture, from the events to the configuration.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::anyhow;
@@ -22,6 +23,7 @@ use super::signals::Signals;
 use crate::config::Placement;
 use crate::host::topology;
 use crate::profile::meta::Host;
+use crate::session::TaskSink;
 use crate::session::{Error, Outcome, Progress, Sampled, SchedOptions, SchedSink};
 
 const EXAMPLES: &str = "\
@@ -76,7 +78,7 @@ pub(super) fn run(args: &RunArgs, stdout: Stdout) -> Result<(), Failure> {
         };
         return Err(Failure::Usage(anyhow!("{option} is for --score FILE{instead}")));
     }
-    let configurations = score::read_configurations("--score", scored)?;
+    let mut configurations = score::read_configurations("--score", scored)?;
     let (mut builder, mut host) = capture::builder(wanted)?;
     let shown = Shown::new(output_args, *verbose);
     // A score names no memory.
@@ -91,11 +93,14 @@ pub(super) fn run(args: &RunArgs, stdout: Stdout) -> Result<(), Failure> {
     if let Some((_, placement)) = configurations.first() {
         (analysis.scheduler, analysis.score) = (placement.scheduler(), true);
     }
-    if configurations.iter().any(|it| it.1.uses_hints()) {
-        if !wanted.hints.are_followed() {
-            return Err(Failure::Usage(anyhow!("--score: the layers match hints, so it needs --hints-map")));
-        }
+    // Where they are not followed, the score says which layers depend on them.
+    if configurations.iter().any(|it| it.1.uses_hints()) && wanted.hints.are_followed() {
         analysis.use_hints = true;
+    }
+    let needs_tasks = configurations.iter().any(|it| it.1.needs_tasks());
+    let mut tasks = needs_tasks.then(|| TaskSink::new(&roots, false));
+    if let Some(tasks) = &mut tasks {
+        builder = builder.sink(tasks);
     }
     if let Some(stats) = &mut sched {
         host.sched = Some(SchedOptions::default());
@@ -126,6 +131,11 @@ pub(super) fn run(args: &RunArgs, stdout: Stdout) -> Result<(), Failure> {
         }
     } else {
         captured.say(&sampled.outcome);
+        if let Some(tasks) = tasks.map(|tasks| Arc::new(tasks.finish(false))) {
+            for (_, placement) in &mut configurations {
+                *placement = placement.clone().with_tasks(tasks.clone());
+            }
+        }
         let judged = judge(args, &configurations, sampled, outputs, &mut ends);
         ends.note(Step::Decision, judged);
     }

@@ -104,11 +104,14 @@ pub(super) fn read_configurations(option: &str, paths: &[PathBuf]) -> Result<Vec
 
 /// Reads the profile, and prints the scores.
 pub(super) fn run(args: &ScoreArgs, stdout: Stdout) -> Result<(), Failure> {
-    let configurations = read_configurations("--config", &args.configs)?;
+    let mut configurations = read_configurations("--config", &args.configs)?;
     let mut filter = Filter::new(&args.filter)?;
     let output = args.output.open(stdout)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let mut profile = input::profile(args.input.path(), &|| signals.seen())?;
+    for (_, placement) in &mut configurations {
+        *placement = input::with_recorded_tasks(placement.clone(), &profile);
+    }
     let addresses = input::addresses(&mut profile);
     let builder = input::session(&mut profile, args.memory.bytes());
     let scheduler = configurations.first().map_or(Scheduler::Mitosis, |it| it.1.scheduler());

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::args::RESULT;
 use super::times::us;
-use crate::config::Placement;
+use crate::config::{Placement, Scheduler};
 use crate::session::SchedSink;
 use scxprof_base::columns::{fitted, Column};
 use scxprof_sched::wakers::report::{ChainLine, EdgeLine, Level, Party, PreemptionLine, Report, Within};
@@ -72,8 +72,8 @@ impl FoundWakers {
     /// At most `limit` edges and lines of preemptions, 0 for all; `None` if the statistics are without.
     pub(super) fn new(stats: &SchedSink, level: Level, limit: usize, placement: Option<&Placement>) -> Option<Self> {
         let report = stats.wakers(level, if limit == 0 { usize::MAX } else { limit })?;
-        let within = placement.and_then(|placement| stats.within(&|path, comm| placement.group(path, comm.as_bytes())));
-        let group = if matches!(placement, Some(Placement::Layered(..))) { "layer" } else { "subcell" };
+        let within = placement.and_then(|placement| stats.within(&|task| placement.group(task)));
+        let group = if placement.is_some_and(|it| it.scheduler() == Scheduler::Layered) { "layer" } else { "subcell" };
         Some(Self { report, within, group })
     }
 }

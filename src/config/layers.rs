@@ -308,7 +308,7 @@ fn finish(drafts: Vec<Draft>, left_out: Vec<String>, target_cpus: usize) -> Laye
             _ => LayerKind::community(),
         };
         let name = free_name(&name, &layers.layers);
-        layers.layers.push(Layer { name, matches, kind });
+        layers.layers.push(Layer { name, template: None, matches, kind });
         layers.of.push((cell, subcell));
     }
     if !left_out.is_empty() {
@@ -332,6 +332,16 @@ fn free_name(name: &str, taken: &[Layer]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::layered::Consumer;
+    use crate::config::Task;
+    use crate::host::facts::Tasks;
+
+    /// The layer that takes a thread, whatever is not known of it.
+    fn taker(consumer: &Consumer, task: &Task<'_>) -> usize {
+        let takers = consumer.takers(task, &Tasks::default());
+        assert_eq!(takers.maybe, [], "nothing is open");
+        takers.otherwise.unwrap()
+    }
     use crate::config::{Scheduler, Subcell};
 
     fn decision(cells: Vec<(CellMatch, Vec<(&str, f64)>)>) -> Decision {
@@ -508,7 +518,7 @@ mod tests {
         let names: Vec<&str> = made.layers.iter().map(|layer| layer.name.as_str()).collect();
         assert_eq!(names, ["hint-0", "hint-1024", "cell0/db", "cell0", "rest"]);
         let consumer = super::super::layered::Consumer::new(&made.layers).unwrap();
-        let layer = |comm: &str, hint| names[consumer.assign_hinted(b"/a", comm.as_bytes(), hint).unwrap()];
+        let layer = |comm: &str, hint| names[taker(&consumer, &Task::new(b"/a", comm.as_bytes()).hinted(hint))];
         assert_eq!((layer("web", Some(7)), layer("web", Some(0)), layer("web", None)), ("hint-0", "hint-0", "cell0"));
         assert_eq!(
             (layer("db", None), layer("x", Some(9)), layer("x", Some(1024))),

@@ -32,6 +32,7 @@ mod specs;
 pub(crate) mod tally;
 pub(crate) mod written;
 
+pub use crate::sample::{Task, TaskHint};
 pub use cell::{Basis, Cell, CellMatch, CellName, CommPrefix, Subcell};
 pub(crate) use cell_specs::{mistake, SpecIndex};
 pub use cell_specs::{CellOptions, CellSpecError, CellSpecs, ALLOTMENT_REGEX, CGROUP_ROOT, WORKLOAD_SLICE};
@@ -44,7 +45,7 @@ pub(crate) use members::{Affinity, Member, Members, Unknown, Verdict};
 pub use note::{Note, ThreadRef};
 pub(crate) use one_cell::InCell;
 pub use one_cell::OneCell;
-pub use placement::{Place, Placement, PlacementError};
+pub use placement::{MayTake, Place, Placement, PlacementError};
 pub(crate) use prefixes::base_of;
 pub use scheduler::Scheduler;
 pub(crate) use tally::{CellIndex, NameIndex, Tally};

@@ -1,27 +1,44 @@
 //! A configuration that was read from a file: where its scheduler puts a thread.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use serde_json::Value;
 use thiserror::Error;
 
 use super::cell::{Cell, CellMatch, Subcell};
 use super::consumer::Consumer;
-use super::layered::{self, Layer, LayerMatch};
+use super::layered::{self, Layer, LayerMatch, Takers};
 use super::mitosis;
 use super::scheduler::Scheduler;
+use crate::host::facts::Tasks;
+use crate::sample::Task;
+
+/// Kinds of conditions that the cgroup, the name and the hint of a thread decide.
+const DECIDED: [&str; 7] =
+    ["CgroupPrefix", "CgroupSuffix", "CgroupContains", "CgroupRegex", "CommPrefix", "CommPrefixExclude", "HintEquals"];
+/// Those that nothing decides before the scheduler runs.
+const CHANGES: [&str; 7] =
+    ["AvgRuntime", "SystemCpuUtilBelow", "DsqInsertBelow", "UsedGpuTid", "UsedGpuPid", "CmdJoin", "NumaNode"];
 
 /// A loaded configuration of scx_mitosis or scx_layered.
 #[derive(Debug, Clone)]
-pub enum Placement {
-    /// Of scx_mitosis.
+pub struct Placement {
+    loaded: Loaded,
+    tasks: Arc<Tasks>,
+}
+
+#[derive(Debug, Clone)]
+enum Loaded {
     Mitosis(Vec<Cell>, Consumer),
-    /// Of scx_layered.
     Layered(Vec<Layer>, layered::Consumer),
 }
 
 /// What gets CPUs of its own: a subcell of scx_mitosis, or a layer of scx_layered.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {
-    /// The cell spec or the layer; `None` for the root's cell of scx_mitosis, if nothing takes the thread.
+    /// The cell spec or the layer; `None` for the root's cell of scx_mitosis, if nothing takes the thread. Where several layers may
+    /// take it, all of them: `short or rest`.
     pub cell: Option<String>,
     /// The cgroup that is the cell, as scx_mitosis makes a cell of each cgroup that a spec matches; empty for the root's cell and
     /// for layers.
@@ -30,6 +47,28 @@ pub struct Place {
     pub subcell: Option<String>,
     /// No condition on the name or on the cgroup takes the thread, only what takes all others.
     pub is_rest: bool,
+    /// The layers that may take the thread, where a condition decides of which it is not known if it holds; in the scheduler's
+    /// order. The last one takes it if none of these conditions holds.
+    pub maybe: Vec<MayTake>,
+}
+
+/// A layer that may take a thread.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MayTake {
+    /// Its name.
+    pub layer: String,
+    /// It takes every thread that no other layer takes.
+    pub is_rest: bool,
+    /// The kinds of the conditions on which it depends; none for the last.
+    pub depends_on: BTreeSet<&'static str>,
+}
+
+impl Place {
+    /// The same thread if this layer takes it.
+    #[must_use]
+    pub fn in_layer(layer: &MayTake) -> Self {
+        Self { cell: Some(layer.layer.clone()), is_rest: layer.is_rest, ..Self::default() }
+    }
 }
 
 /// Why a text is no configuration.
@@ -45,71 +84,90 @@ pub enum PlacementError {
     /// scx_mitosis would reject it.
     #[error("scx_mitosis rejects it: {0}")]
     MitosisRefused(#[from] mitosis::MitosisError),
-    /// It has more than scxprof knows of scx_layered.
-    #[error("no configuration of scx_layered that scxprof knows: {0}")]
+    /// scx_layered would not read it.
+    #[error("no configuration of scx_layered: {0}")]
     Layered(#[from] layered::ParseError),
     /// scx_layered would reject it.
     #[error("scx_layered rejects it: {0}")]
     LayeredRefused(#[from] layered::LayeredError),
 }
 
+/// True if an element is a layer: only layers have a kind or a template, and lists of conditions at the top.
+fn is_layer(element: &Value) -> bool {
+    ["kind", "template"].iter().any(|name| element.get(name).is_some())
+        || element.get("matches").is_some_and(|matches| matches.is_array() && element.get("subcells").is_none())
+}
+
 impl Placement {
-    /// Loads the text of a configuration: of scx_layered if an element has a `kind`, else of scx_mitosis.
+    /// Loads the text of a configuration: of scx_layered if an element is a layer, else of scx_mitosis.
     ///
     /// # Errors
-    /// The scheduler would not load it, or it has conditions of scx_layered that scxprof does not know.
+    /// The scheduler would not load it.
     pub fn parse(json: &str) -> Result<Self, PlacementError> {
         let value: Value = serde_json::from_str(json)?;
-        let is_layered = value.as_array().into_iter().flatten().any(|element| element.get("kind").is_some());
-        if is_layered {
+        let loaded = if value.as_array().into_iter().flatten().any(is_layer) {
             let layers = layered::parse(json)?;
             let consumer = layered::Consumer::new(&layers)?;
-            return Ok(Self::Layered(layers, consumer));
-        }
-        let cells = mitosis::parse(json)?;
-        let consumer = Consumer::new(&cells)?;
-        Ok(Self::Mitosis(cells, consumer))
+            Loaded::Layered(layers, consumer)
+        } else {
+            let cells = mitosis::parse(json)?;
+            let consumer = Consumer::new(&cells)?;
+            Loaded::Mitosis(cells, consumer)
+        };
+        Ok(Self { loaded, tasks: Arc::default() })
     }
 
-    /// What takes a thread, by its cgroup's path below `/sys/fs/cgroup` and its name: `cell/subcell`, or a layer.
+    /// Cells that are loaded.
+    pub(crate) fn of_cells(cells: Vec<Cell>, consumer: Consumer) -> Self {
+        Self { loaded: Loaded::Mitosis(cells, consumer), tasks: Arc::default() }
+    }
+
+    /// With what is known of threads beside their names and cgroups.
     #[must_use]
-    pub fn name_of(&self, cgroup: &[u8], comm: &[u8]) -> String {
-        self.taker(cgroup, comm).unwrap_or_else(|| "(no cell)".to_owned())
+    pub fn with_tasks(self, tasks: Arc<Tasks>) -> Self {
+        Self { tasks, ..self }
+    }
+
+    /// Says which cgroups there are, by their paths below `/sys/fs/cgroup`: a template of scx_layered makes a layer of each that it
+    /// takes.
+    pub fn know_cgroups<'a>(&mut self, paths: impl Iterator<Item = &'a [u8]>) {
+        if let Loaded::Layered(_, consumer) = &mut self.loaded {
+            consumer.know_cgroups(paths);
+        }
+    }
+
+    /// What takes a thread: `cell/subcell`, or a layer.
+    #[must_use]
+    pub fn name_of(&self, task: &Task<'_>) -> String {
+        self.taker(task).unwrap_or_else(|| "(no cell)".to_owned())
     }
 
     /// The cell and the subcell of a thread, or its layer; `None` if nothing takes it. A cell that is not divided has no subcell.
     #[must_use]
-    pub fn place(&self, cgroup: &[u8], comm: &[u8]) -> Option<(String, Option<String>)> {
-        match self {
-            Self::Mitosis(cells, consumer) => {
-                let assigned = consumer.assign(cgroup, comm);
-                let cell = assigned.cell.and_then(|cell| cells.get(cell))?;
-                let subcell = assigned.subcell.and_then(|subcell| cell.subcells.get(subcell));
-                Some((cell.name.clone(), subcell.map(|subcell| subcell.name.clone())))
-            }
-            Self::Layered(..) => Some((self.taker(cgroup, comm)?, None)),
-        }
+    pub fn place(&self, task: &Task<'_>) -> Option<(String, Option<String>)> {
+        let place = self.place_of(task);
+        Some((place.cell?, place.subcell))
     }
 
     /// A name for what gets CPUs of its own: as [`Placement::taker`], with the cgroup of the cell, as scx_mitosis makes a cell of
     /// each cgroup that a cell spec matches.
     #[must_use]
-    pub fn group(&self, cgroup: &[u8], comm: &[u8]) -> Option<String> {
-        let name = self.taker(cgroup, comm)?;
-        Some(match self {
-            Self::Mitosis(_, consumer) => {
-                format!("{name} of {}", String::from_utf8_lossy(&consumer.cell_path(cgroup)))
+    pub fn group(&self, task: &Task<'_>) -> Option<String> {
+        let name = self.taker(task)?;
+        Some(match &self.loaded {
+            Loaded::Mitosis(_, consumer) => {
+                format!("{name} of {}", String::from_utf8_lossy(&consumer.cell_path(task.cgroup)))
             }
-            Self::Layered(..) => name,
+            Loaded::Layered(..) => name,
         })
     }
 
-    /// What takes a thread, with this hint if that is known.
+    /// What takes a thread.
     #[must_use]
-    pub fn place_of(&self, cgroup: &[u8], comm: &[u8], hint: Option<u64>) -> Place {
-        match self {
-            Self::Mitosis(cells, consumer) => {
-                let assigned = consumer.assign(cgroup, comm);
+    pub fn place_of(&self, task: &Task<'_>) -> Place {
+        match &self.loaded {
+            Loaded::Mitosis(cells, consumer) => {
+                let assigned = consumer.assign(task.cgroup, task.comm);
                 let cell = assigned.cell.and_then(|cell| cells.get(cell));
                 let subcell = cell.and_then(|cell| cell.subcells.get(assigned.subcell?));
                 let is_divided = cell.is_some_and(|cell| !cell.subcells.is_empty());
@@ -120,15 +178,26 @@ impl Placement {
                 };
                 Place {
                     cell: cell.map(|cell| cell.name.clone()),
-                    cgroup: consumer.cell_path(cgroup),
+                    cgroup: consumer.cell_path(task.cgroup),
                     subcell: subcell.map(|subcell| subcell.name.clone()),
                     is_rest,
+                    maybe: Vec::new(),
                 }
             }
-            Self::Layered(layers, consumer) => {
-                let layer = consumer.assign_hinted(cgroup, comm, hint).and_then(|layer| layers.get(layer));
-                let is_rest = layer.is_none_or(|layer| layer.matches.iter().all(Vec::is_empty));
-                Place { cell: layer.map(|layer| layer.name.clone()), is_rest, ..Place::default() }
+            Loaded::Layered(layers, consumer) => {
+                let Takers { maybe, otherwise } = consumer.takers(task, &self.tasks);
+                let layer = |at: usize, depends_on| MayTake {
+                    layer: layer_name(layers, at) + &consumer.suffix(at, task.cgroup).unwrap_or_default(),
+                    is_rest: layers.get(at).is_none_or(|layer| layer.matches.iter().all(Vec::is_empty)),
+                    depends_on,
+                };
+                let mut all: Vec<MayTake> = maybe.into_iter().map(|(at, depends_on)| layer(at, depends_on)).collect();
+                all.extend(otherwise.map(|at| layer(at, BTreeSet::new())));
+                match all.as_slice() {
+                    [] => Place { is_rest: true, ..Place::default() },
+                    [only] => Place::in_layer(only),
+                    _ => Place { cell: Some(or(&all)), maybe: all, ..Place::default() },
+                }
             }
         }
     }
@@ -140,8 +209,8 @@ impl Placement {
     /// by the time that their threads run, which samples are proportional to.
     #[must_use]
     pub fn cpus(&self, groups: &[(&Place, f64)]) -> Vec<(f64, f64)> {
-        match self {
-            Self::Mitosis(cells, _) => {
+        match &self.loaded {
+            Loaded::Mitosis(cells, _) => {
                 let mut cgroups: Vec<&[u8]> =
                     groups.iter().map(|it| it.0.cgroup.as_slice()).chain([&b""[..]]).collect();
                 cgroups.sort_unstable();
@@ -155,7 +224,7 @@ impl Placement {
                 let cell = 1.0 / cgroups.len() as f64;
                 groups.iter().map(|it| (cell / subcells(it.0) as f64, cell)).collect()
             }
-            Self::Layered(..) => {
+            Loaded::Layered(..) => {
                 let all: f64 = groups.iter().map(|it| it.1).sum();
                 let part = |samples: f64| if all > 0.0 { samples / all } else { 1.0 };
                 groups.iter().map(|it| (part(it.1), part(it.1))).collect()
@@ -166,34 +235,77 @@ impl Placement {
     /// True if it has conditions on task hints.
     #[must_use]
     pub fn uses_hints(&self) -> bool {
-        let is_hint = |it: &LayerMatch| matches!(it, LayerMatch::HintEquals(_));
-        match self {
-            Self::Mitosis(..) => false,
-            Self::Layered(layers, _) => layers.iter().flat_map(|layer| layer.matches.iter().flatten()).any(is_hint),
+        self.conditions().any(|it| matches!(it, LayerMatch::HintEquals(_)))
+    }
+
+    /// True if conditions are on what procfs says of threads ([`Tasks`]).
+    #[must_use]
+    pub fn needs_tasks(&self) -> bool {
+        self.undecided().iter().any(|kind| !CHANGES.contains(kind))
+    }
+
+    /// The kinds of conditions that the cgroup, the name and the hint of a thread do not decide.
+    #[must_use]
+    pub fn undecided(&self) -> BTreeSet<&'static str> {
+        self.conditions().map(LayerMatch::kind).filter(|kind| !DECIDED.contains(kind)).collect()
+    }
+
+    /// Kinds of conditions that scx_layered 1.1.4 does not do as they are written, one sentence each.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if self.conditions().any(|it| *it == LayerMatch::IsKthread(false)) {
+            let text = "scx_layered 1.1.4 does not read the value of IsKthread: IsKthread(false) takes kernel threads too, and no others";
+            warnings.push(text.to_owned());
         }
+        warnings
+    }
+
+    fn conditions(&self) -> impl Iterator<Item = &LayerMatch> {
+        let layers: &[Layer] = match &self.loaded {
+            Loaded::Mitosis(..) => &[],
+            Loaded::Layered(layers, _) => layers,
+        };
+        layers.iter().flat_map(|layer| layer.matches.iter().flatten())
     }
 
     /// The scheduler that it is for.
     #[must_use]
     pub fn scheduler(&self) -> Scheduler {
-        match self {
-            Self::Mitosis(..) => Scheduler::Mitosis,
-            Self::Layered(..) => Scheduler::Layered,
+        match self.loaded {
+            Loaded::Mitosis(..) => Scheduler::Mitosis,
+            Loaded::Layered(..) => Scheduler::Layered,
         }
     }
 
     /// The same as [`Placement::name_of`]; `None` if nothing takes it.
     #[must_use]
-    pub fn taker(&self, cgroup: &[u8], comm: &[u8]) -> Option<String> {
-        match self {
-            Self::Mitosis(..) => Some(match self.place(cgroup, comm)? {
-                (cell, Some(subcell)) => format!("{cell}/{subcell}"),
-                (cell, None) => cell,
-            }),
-            Self::Layered(layers, consumer) => {
-                consumer.assign(cgroup, comm).and_then(|layer| layers.get(layer)).map(|layer| layer.name.clone())
-            }
-        }
+    pub fn taker(&self, task: &Task<'_>) -> Option<String> {
+        Some(match self.place(task)? {
+            (cell, Some(subcell)) => format!("{cell}/{subcell}"),
+            (cell, None) => cell,
+        })
+    }
+}
+
+/// The name of a layer, with its number if an earlier one has the same.
+fn layer_name(layers: &[Layer], at: usize) -> String {
+    let Some(layer) = layers.get(at) else { return String::new() };
+    let is_first = layers.iter().take(at).all(|earlier| earlier.name != layer.name);
+    if is_first {
+        layer.name.clone()
+    } else {
+        format!("{} (layer {})", layer.name, at + 1)
+    }
+}
+
+/// The names of layers, for people.
+fn or(layers: &[MayTake]) -> String {
+    const MOST: usize = 3;
+    let names: Vec<&str> = layers.iter().map(|it| it.layer.as_str()).collect();
+    match names.len().checked_sub(MOST) {
+        None | Some(0) => names.join(" or "),
+        Some(more) => format!("{} or {} more", names.get(..MOST).unwrap_or_default().join(" or "), more),
     }
 }
 
@@ -206,19 +318,23 @@ mod tests {
         let mitosis = r#"[{"name": "web", "matches": {"CgroupContains": "web"}, "subcells": [
             {"name": "io", "matches": [[{"CommPrefix": "io-"}]]}, {"name": "rest", "matches": [[]]}]}]"#;
         let placement = Placement::parse(mitosis).unwrap();
-        assert_eq!(placement.name_of(b"/web", b"io-1"), "web/io");
-        assert_eq!(placement.name_of(b"/web", b"main"), "web/rest");
-        assert_eq!(placement.name_of(b"/db", b"main"), "(no cell)");
+        assert_eq!(placement.name_of(&Task::new(b"/web", b"io-1")), "web/io");
+        assert_eq!(placement.name_of(&Task::new(b"/web", b"main")), "web/rest");
+        assert_eq!(placement.name_of(&Task::new(b"/db", b"main")), "(no cell)");
         assert_eq!(
-            (placement.taker(b"/web", b"io-1"), placement.taker(b"/db", b"main")),
+            (placement.taker(&Task::new(b"/web", b"io-1")), placement.taker(&Task::new(b"/db", b"main"))),
             (Some("web/io".into()), None)
         );
-        let groups = [&b"/a/web1/x"[..], b"/a/web1/y", b"/a/web2"].map(|path| placement.group(path, b"io-1").unwrap());
+        let groups = [&b"/a/web1/x"[..], b"/a/web1/y", b"/a/web2"]
+            .map(|path| placement.group(&Task::new(path, b"io-1")).unwrap());
         assert!(groups[0] == groups[1] && groups[1] != groups[2], "{groups:?}");
         let layered = r#"[{"name": "io", "matches": [[{"CommPrefix": "io-"}]], "kind": {"Grouped": {"util_range": [0.1, 0.2], "growth_algo": "StickyDynamic"}}},
             {"name": "rest", "matches": [[]], "kind": {"Grouped": {"util_range": [0.1, 0.2], "growth_algo": "StickyDynamic"}}}]"#;
         let placement = Placement::parse(layered).unwrap();
-        assert_eq!((placement.name_of(b"/x", b"io-1"), placement.name_of(b"/x", b"x")), ("io".into(), "rest".into()));
+        assert_eq!(
+            (placement.name_of(&Task::new(b"/x", b"io-1")), placement.name_of(&Task::new(b"/x", b"x"))),
+            ("io".into(), "rest".into())
+        );
     }
 
     #[test]
@@ -227,7 +343,7 @@ mod tests {
             {"name": "io", "matches": [[{"CommPrefix": "io-"}]]}, {"name": "cpu", "matches": [[{"CommPrefix": "cpu-"}]]}]},
             {"name": "db", "matches": {"CgroupContains": "db"}}]"#;
         let placement = Placement::parse(mitosis).unwrap();
-        let place = |cgroup: &str, comm: &str| placement.place_of(cgroup.as_bytes(), comm.as_bytes(), None);
+        let place = |cgroup: &str, comm: &str| placement.place_of(&Task::new(cgroup.as_bytes(), comm.as_bytes()));
         let groups = [("/web1", "io-1"), ("/web1", "main"), ("/web2/x", "io-1"), ("/db", "io-1"), ("/", "init")];
         let groups = groups.map(|(cgroup, comm)| place(cgroup, comm));
         assert_eq!(groups.each_ref().map(|it| it.is_rest), [false, true, false, false, true]);

@@ -184,7 +184,7 @@ fn by_run_and_evidence(scenario: &Scenario) -> Vec<(f64, f64)> {
             subcells.join(", ")
         );
         let placement = config::Placement::parse(&json).unwrap();
-        let by_run = decider.score(&decided, &avoidable, ("x", &placement), 2).score.score.unwrap();
+        let by_run = decider.score(&decided, &avoidable, ("x", &placement), true, 2).score.score.unwrap();
         let by_evidence = evidence.score(&placement, 2).unwrap();
         found.push((by_run, by_evidence));
     }

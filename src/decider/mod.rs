@@ -16,6 +16,7 @@ mod score;
 mod timeline;
 mod times;
 mod wakeups;
+mod ways;
 
 #[cfg(test)]
 mod evidence_tests;

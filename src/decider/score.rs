@@ -2,14 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use rustc_hash::FxHashMap;
+
 use super::decided::Decided;
 use super::decider::{Decider, Facts};
 use crate::cluster::layout::{Group, Layout};
 use crate::cluster::score::{Avoidable, Avoided};
 use crate::config::mitosis::{MitosisError, MAX_CELLS};
-use crate::config::{base_of, Place, Placement, Scheduler};
+use crate::config::{base_of, Place, Placement, Scheduler, Task};
 use crate::report::score::{CellScore, MisplacedThreads, PairScore, Score, SubcellScore, UnmatchedThreads};
-use crate::sample::printable;
+use crate::sample::{printable, Comm};
 
 /// Pairs and names of threads that are listed of a configuration.
 const LISTED: usize = 64;
@@ -42,6 +44,12 @@ pub(crate) struct Judged {
     replicates: Vec<f64>,
 }
 
+/// From the least to the most of some numbers; `None` if there are none.
+fn hull(numbers: impl Iterator<Item = f64>) -> Option<[f64; 2]> {
+    numbers
+        .fold(None, |hull: Option<[f64; 2]>, it| Some(hull.map_or([it, it], |[low, high]| [low.min(it), high.max(it)])))
+}
+
 /// The name of a cell spec or layer for people.
 fn cell_name(place: &Place) -> String {
     place.cell.as_ref().map_or_else(|| "(no cell)".to_owned(), |cell| printable(cell.as_bytes()))
@@ -58,13 +66,27 @@ impl Decider {
         Avoidable::new(&self.sharing, self.slices.as_ref())
     }
 
-    fn groups(&self, placement: &Placement, llcs: u32) -> Groups {
+    /// Where a configuration puts each thread. Hints that were not followed are not known.
+    fn places(&self, placement: &Placement, knows_hints: bool) -> Vec<Place> {
+        let mut placement = placement.clone();
+        placement.know_cgroups(self.cell_of_cgroup.values().filter_map(|it| it.1.as_deref()));
+        let main = self.facts.iter().filter(|facts| facts.pid == facts.tid);
+        let processes: FxHashMap<u32, Comm> = main.map(|facts| (facts.pid, facts.last.1)).collect();
+        let place = |facts: &Facts| {
+            let task = Task::new(self.path_of(facts), facts.last.1.as_bytes()).ids(facts.pid, facts.tid);
+            let task = task.process(processes.get(&facts.pid).map(Comm::as_bytes));
+            placement.place_of(&if knows_hints { task.hinted(facts.hint) } else { task })
+        };
+        self.facts.iter().map(place).collect()
+    }
+
+    fn groups(&self, placement: &Placement, places: &[Place], llcs: u32) -> Groups {
         let mut number: BTreeMap<Place, u32> = BTreeMap::new();
         let mut counts: Vec<(usize, f64)> = Vec::new();
         let mut labels = Vec::with_capacity(self.facts.len());
-        for facts in &self.facts {
+        for (facts, place) in self.facts.iter().zip(places) {
             let next = number.len() as u32;
-            let place = placement.place_of(self.path_of(facts), facts.last.1.as_bytes(), facts.hint);
+            let place = place.clone();
             let label = *number.entry(place).or_insert(next);
             if label == next {
                 counts.push((0, 0.0));
@@ -123,7 +145,7 @@ impl Decider {
     /// Why scx_mitosis would not run a configuration on a host with so many CPUs, as far as the sampled cgroups show.
     pub(crate) fn refuses(&self, placement: &Placement, target_cpus: usize) -> Option<MitosisError> {
         let places =
-            self.facts.iter().map(|it| placement.place_of(self.path_of(it), it.last.1.as_bytes(), None).cgroup);
+            self.facts.iter().map(|it| placement.place_of(&Task::new(self.path_of(it), it.last.1.as_bytes())).cgroup);
         // The root's cell always exists.
         let cells = places.chain([Vec::new()]).collect::<BTreeSet<_>>().len();
         match placement.scheduler() {
@@ -135,18 +157,21 @@ impl Decider {
 
     /// A label for each thread with a configuration: threads in one subcell, or layer, of one cell have the same. One that nothing
     /// but a catch-all takes has its own, as has one in a cell that is not divided.
-    fn labels(&self, placement: &Placement) -> Vec<u32> {
+    ///
+    /// So has one that several layers may take: what its scheduler keeps together is at least this.
+    fn labels(&self, placement: &Placement, places: &[Place]) -> Vec<u32> {
         let is_layered = placement.scheduler() == Scheduler::Layered;
-        let mut number: BTreeMap<Place, u32> = BTreeMap::new();
-        let label = |(facts, own): (&Facts, u32)| {
-            let place = placement.place_of(self.path_of(facts), facts.last.1.as_bytes(), facts.hint);
-            if place.is_rest || (!is_layered && place.subcell.is_none()) {
-                return own;
+        let mut number: BTreeMap<&Place, u32> = BTreeMap::new();
+        let mut labels = Vec::with_capacity(places.len());
+        for (place, own) in places.iter().zip(0..) {
+            if place.is_rest || !place.maybe.is_empty() || (!is_layered && place.subcell.is_none()) {
+                labels.push(own);
+                continue;
             }
             let next = (self.facts.len() + number.len()) as u32;
-            *number.entry(place).or_insert(next)
-        };
-        self.facts.iter().zip(0..).map(label).collect()
+            labels.push(*number.entry(place).or_insert(next));
+        }
+        labels
     }
 
     /// The score of a configuration with this name, for the samples of this decision.
@@ -155,14 +180,22 @@ impl Decider {
         decided: &Decided,
         avoidable: &Avoidable,
         (name, placement): (&str, &Placement),
+        knows_hints: bool,
         llcs: u32,
     ) -> Judged {
-        let groups = self.groups(placement, llcs);
+        let places = self.places(placement, knows_hints);
+        let groups = self.groups(placement, &places, llcs);
         let is_worth = avoidable.is_worth();
+        let ways = self.ways(&places, &decided.members);
+        let locality =
+            |places: &[Place]| decided.clusters.locality_of(&self.labels(placement, places)).map(|it| it + 0.0);
+        let locality_range =
+            (!ways.is_empty()).then(|| hull(ways.iter().chain([&places]).filter_map(|it| locality(it))));
         let score = Score {
             name: printable(name.as_bytes()),
             scheduler: if placement.scheduler() == Scheduler::Layered { "layered" } else { "mitosis" }.to_owned(),
-            locality: decided.clusters.locality_of(&self.labels(placement)).map(|locality| locality + 0.0),
+            locality: locality(&places),
+            locality_range: locality_range.flatten(),
             locality_below_best: None,
             score: None,
             interval: None,
@@ -172,6 +205,7 @@ impl Decider {
             pairs: Vec::new(),
             misplaced: Vec::new(),
             unmatched: self.unmatched(&groups),
+            depends: self.depends(&places),
         };
         if !is_worth {
             return Judged { score, replicates: Vec::new() };
@@ -185,6 +219,14 @@ impl Decider {
             avoidable.margin(&values).map(|margin| [part - margin, part + margin])
         };
         let interval = avoidable.margin(&replicates).map(|margin| [whole.score() - margin, whole.score() + margin]);
+        let of_ways = ways.iter().map(|places| {
+            let groups = self.groups(placement, places, llcs);
+            let score = avoidable.avoided(&groups.labels, &groups.layout).score();
+            let drawn = avoidable.replicates(&groups.labels, &groups.layout);
+            let margin = avoidable.margin(&drawn.iter().map(Avoided::score).collect::<Vec<f64>>()).unwrap_or(0.0);
+            [score - margin, score + margin]
+        });
+        let interval = if ways.is_empty() { interval } else { hull(of_ways.chain(interval).flatten()) };
         let pairs = avoidable.pairs(&groups.labels, &groups.layout).into_iter().take(LISTED);
         let pairs = pairs.map(|pair| {
             let mut names = [groups.name(pair.a), groups.name(pair.b)];

@@ -4,7 +4,8 @@ use std::fs;
 
 use super::decider::*;
 use crate::config::CellOptions;
-use crate::config::{self, CellSpecs, Verdict};
+use crate::config::{self, CellSpecs, Task, Verdict};
+use crate::host::facts::Tasks;
 use crate::host::Roots;
 use crate::resolve::{Cgroups, Symbols};
 use crate::sample::{Comm, MemoryId, RawSample, Sample, Source};
@@ -66,7 +67,7 @@ fn a_thread_under_two_hints_is_two_classes() {
 
     let layers = config::layers_by_hint(decided.configuration(), &decided.members).layers;
     let consumer = config::layered::Consumer::new(&layers).unwrap();
-    let layer = |hint| consumer.assign_hinted(b"/", b"worker", hint).unwrap();
+    let layer = |hint| consumer.takers(&Task::new(b"/", b"worker").hinted(hint), &Tasks::default()).otherwise.unwrap();
     assert_ne!(layer(Some(1)), layer(Some(2)), "{layers:?}");
     assert_eq!(layer(Some(3)), layer(None));
     assert_eq!(layer(None), layers.len() - 1, "a name that says nothing is nobody's: {layers:?}");

@@ -4,7 +4,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::decided::Decided;
 use super::decider::Decider;
-use crate::config::Placement;
+use crate::config::{Placement, Task};
 use crate::report::{WakeupReport, Within};
 use crate::sinks::SchedSink;
 use scxprof_sched::wakers::Locality;
@@ -18,8 +18,7 @@ impl Decider {
     /// The wakeups of `stats` and the configuration. Threads share memory if they have an edge in the graph of threads, which needs
     /// 1 % of the possible misses of the one that has fewer.
     pub(crate) fn wakeups(&self, decided: &Decided, placement: &Placement, stats: &SchedSink) -> WakeupReport {
-        let group = |path: &[u8], comm: &[u8]| placement.group(path, comm);
-        let all = stats.within(&|path, comm| group(path, comm.as_bytes())).unwrap_or_default();
+        let all = stats.within(&|task| placement.group(task)).unwrap_or_default();
         let all = Within::new(all.wakeups, all.within, near(&stats.wakeup_places()));
         // The numbers of threads in the sketch are labels of their own here.
         let labels: Vec<u32> = (0..self.facts.len() as u32).collect();
@@ -32,7 +31,7 @@ impl Decider {
         for facts in &self.facts {
             groups.entry(facts.tid).or_insert_with(|| {
                 let cgroup = self.tally.get(facts.cell)?.cgroup.as_deref()?;
-                group(cgroup, facts.last.1.as_bytes())
+                placement.group(&Task::new(cgroup, facts.last.1.as_bytes()).ids(facts.pid, facts.tid))
             });
         }
         let (mut wakeups, mut within, mut places, mut unsampled) = (0, 0, (0, 0), 0);

@@ -7,7 +7,7 @@ use super::rows::{Evidence, Sum};
 use super::totals::{threads_of_run, Totals};
 use crate::cluster::layout::{Group, Layout};
 use crate::cluster::rules::Rules;
-use crate::config::{Place, Placement, Scheduler};
+use crate::config::{Place, Placement, Scheduler, Task};
 
 /// Where a configuration puts classes, and which groups of them share a last-level cache how often.
 #[derive(Debug)]
@@ -47,11 +47,13 @@ impl Judge {
         let mut groups: Vec<(usize, f64)> = Vec::new();
         let mut group_of: BTreeMap<Class, u32> = BTreeMap::new();
         let runs = evidence.total(RowKind::Run, Sum::Runs).max(1.0);
+        // Where hints were not followed, no class has one.
+        let has_hints = totals.classes.keys().any(|class| !class.hint.is_empty());
         for (class, sums) in &totals.classes {
             let cgroup = if class.cgroup.is_empty() { "/" } else { &class.cgroup };
-            let hint = class.hint.parse().ok();
-            let place =
-                placement.map(|it| it.place_of(cgroup.as_bytes(), class.comm.as_bytes(), hint)).unwrap_or_default();
+            let task = Task::new(cgroup.as_bytes(), class.comm.as_bytes());
+            let task = if has_hints { task.hinted(class.hint.parse().ok()) } else { task };
+            let place = placement.map(|it| it.place_of(&task)).unwrap_or_default();
             let next = places.len() as u32;
             let group = *places.entry(place).or_insert(next);
             if group == next {
@@ -77,7 +79,10 @@ impl Judge {
             laid.push(Group { cell, cpus, threads });
         }
         let is_layered = placement.is_some_and(|it| it.scheduler() == Scheduler::Layered);
-        let is_rest = all.iter().map(|(place, _)| place.is_rest || (!is_layered && place.subcell.is_none())).collect();
+        let is_rest = all
+            .iter()
+            .map(|(place, _)| place.is_rest || !place.maybe.is_empty() || (!is_layered && place.subcell.is_none()));
+        let is_rest = is_rest.collect();
         Self { group_of, is_rest, layout: Layout::new(&laid, llcs) }
     }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod aside;
 pub(crate) mod clock;
+pub(crate) mod facts;
 pub(crate) mod hierarchy;
 pub(crate) mod kallsyms;
 pub(crate) mod limits;

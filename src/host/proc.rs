@@ -51,6 +51,11 @@ pub(crate) fn status(task: &Path, name: &str) -> Option<Vec<u8>> {
     Some(field(&read(&task.join("status")).ok()?, name)?.to_vec())
 }
 
+/// The whole `status`.
+pub(crate) fn whole_status(task: &Path) -> Option<Vec<u8>> {
+    read(&task.join("status")).ok()
+}
+
 /// A field of the `status` that begins with a number which fits into 32 bits: an id.
 pub(crate) fn status_id(task: &Path, name: &str) -> Option<u32> {
     u32::try_from(first_number(&status(task, name)?)?).ok()

@@ -47,6 +47,7 @@ pub(crate) mod recovered;
 pub(crate) mod script;
 mod snapshot;
 mod strip;
+pub(crate) mod tasks;
 mod topology;
 mod tracing;
 

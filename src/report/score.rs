@@ -53,14 +53,20 @@ pub struct Score {
     /// The scheduler that it is for: `mitosis` or `layered`.
     pub scheduler: String,
     /// The part of the avoidable misses between threads that the configuration keeps together, as [`super::Report::locality`].
+    ///
+    /// Where several layers may take a thread ([`Score::depends`]), it counts as kept with none: then this is the least that it can be.
     #[serde(default)]
     pub locality: Option<f64>,
+    /// The least and the most that the locality can be, if it depends on what samples do not say; else `null`.
+    #[serde(default)]
+    pub locality_range: Option<[f64; 2]>,
     /// The best configuration's locality less this one; `null` without one.
     #[serde(default)]
     pub locality_below_best: Option<f64>,
     /// The score; `null` if less than 2 % of all possible misses are avoidable, so that no configuration matters.
     pub score: Option<f64>,
-    /// The score's 95 % interval over slices of time; `null` if there are too few of them.
+    /// The score's 95 % interval over slices of time, and over the ways in which layers may take threads ([`Score::depends`]); `null`
+    /// if there are too few slices.
     pub interval: Option<[f64; 2]>,
     /// The best configuration's score less this one; `null` without one.
     pub below_best: Option<f64>,
@@ -74,6 +80,36 @@ pub struct Score {
     pub misplaced: Vec<MisplacedThreads>,
     /// Threads that no condition takes, but only what takes all others, by name; those with most samples come first.
     pub unmatched: Vec<UnmatchedThreads>,
+    /// Layers of scx_layered that take threads or do not, by conditions that samples do not decide; those with most samples come
+    /// first.
+    #[serde(default)]
+    pub depends: Vec<LayerDepends>,
+}
+
+/// A layer that takes some threads only under conditions that samples do not decide.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct LayerDepends {
+    /// The layer.
+    pub layer: String,
+    /// The kinds of these conditions, as in the file of scx_layered.
+    pub conditions: Vec<String>,
+    /// The threads that it may take.
+    pub threads: usize,
+    /// Their part of all samples.
+    pub share: f64,
+}
+
+/// Why it is not known whether a condition holds.
+fn why_unknown(condition: &str) -> &'static str {
+    match condition {
+        "AvgRuntime" | "SystemCpuUtilBelow" | "DsqInsertBelow" => "changes while the scheduler runs",
+        "UsedGpuTid" | "UsedGpuPid" => "no sample says who uses a GPU",
+        "CmdJoin" => "a thread may have joined under an earlier name",
+        "NumaNode" => "no sample says on which CPUs a thread may run",
+        "HintEquals" => "hints were not followed: --hints-map",
+        _ => "not in this recording: `scxprof record` has it, and a live run",
+    }
 }
 
 /// What a cell avoids.
@@ -244,7 +280,11 @@ fn range(interval: Option<[f64; 2]>) -> String {
 impl Score {
     fn row(&self) -> [String; 5] {
         let part = |part: Option<f64>| part.map_or_else(|| "-".to_owned(), percent);
-        [self.name.clone(), part(self.locality), part(self.locality_below_best), part(self.score), range(self.interval)]
+        let locality = match self.locality_range {
+            Some([low, high]) => format!("{:.1} to {:.1} %", tenths(low), tenths(high)),
+            None => part(self.locality),
+        };
+        [self.name.clone(), locality, part(self.locality_below_best), part(self.score), range(self.interval)]
     }
 
     fn text(&self, width: Option<usize>) -> String {
@@ -274,7 +314,9 @@ impl Score {
                 ]);
             }
         }
-        text += &fitted(&rows, &SUBCELLS, width);
+        if rows.len() > 1 {
+            text += &fitted(&rows, &SUBCELLS, width);
+        }
         let mut section = |title: &str, count: usize, lines: &mut dyn Iterator<Item = String>| {
             if count > 0 {
                 let _ = writeln!(text, "{title}");
@@ -304,6 +346,15 @@ impl Score {
                     percent(it.misses),
                     it.to
                 )
+            }),
+        );
+        section(
+            "Layers that depend on what these samples do not say (each way is in the intervals):",
+            self.depends.len(),
+            &mut self.depends.iter().map(|it| {
+                let why = it.conditions.iter().map(|condition| format!("{condition}: {}", why_unknown(condition)));
+                let why = why.collect::<Vec<_>>().join("; ");
+                format!("{} ({}, {} of the samples): {why}", it.layer, threads(it.threads), percent(it.share))
             }),
         );
         section(

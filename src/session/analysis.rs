@@ -18,7 +18,7 @@ use crate::report::{
     WakeupReport, WakeupsBetween,
 };
 use crate::resolve::{symbolize, SymbolOptions, Symbols};
-use crate::sample::{Comm, Source};
+use crate::sample::Source;
 use scxprof_sched::report::{By, Order};
 
 /// The name of the configuration of an analysis beside others.
@@ -282,14 +282,16 @@ impl Analysis {
             _ => self.mitosis().ok(),
         };
         let own = own.and_then(|json| config::Placement::parse(&json).ok());
-        let best = own.map(|own| self.decider.score(&self.decided, &avoidable, (BEST, &own), llcs));
+        let knows_hints = self.outcome.hints.is_some();
+        let best = own.map(|own| self.decider.score(&self.decided, &avoidable, (BEST, &own), knows_hints, llcs));
         for (name, placement) in configurations {
             if let Some(refused) = self.decider.refuses(placement, self.decision().target_cpus) {
                 notes.push(format!("{name}: {refused}"));
             }
+            notes.extend(placement.warnings().into_iter().map(|warning| format!("{name}: {warning}")));
         }
         let scores = configurations.iter().map(|(name, placement)| {
-            let mut judged = self.decider.score(&self.decided, &avoidable, (name, placement), llcs);
+            let mut judged = self.decider.score(&self.decided, &avoidable, (name, placement), knows_hints, llcs);
             if let Some(best) = &best {
                 judged.below(best, &avoidable);
             }
@@ -326,9 +328,9 @@ impl Analysis {
     /// The scheduler would reject the configuration, which is a bug.
     pub fn scheduling(&self, stats: &super::SchedSink) -> Result<SchedulingReport, Error> {
         let placement = self.placement()?;
-        let cell_of = |cgroup: &[u8], comm: &Comm| placement.name_of(cgroup, comm.as_bytes());
+        let cell_of = |task: &config::Task<'_>| placement.name_of(task);
         let subcells = stats.lines(By::Cell, Order::Run, &cell_of);
-        let between = stats.wakeups_between(&|cgroup, comm| placement.taker(cgroup, comm.as_bytes()));
+        let between = stats.wakeups_between(&|task| placement.taker(task));
         let between = between.into_iter().filter_map(|((a, b), wakeups)| Some(WakeupsBetween::new(a?, b?, wakeups)));
         let mut wakeups: Vec<WakeupsBetween> = between.collect();
         wakeups.sort_by_key(|it| std::cmp::Reverse(it.wakeups));
@@ -346,7 +348,7 @@ impl Analysis {
     pub fn placement(&self) -> Result<config::Placement, Error> {
         let cells = &self.finding().cells;
         let consumer = config::Consumer::of(cells, self.finding().scheduler)?;
-        Ok(config::Placement::Mitosis(cells.clone(), consumer))
+        Ok(config::Placement::of_cells(cells.clone(), consumer))
     }
 }
 

@@ -51,6 +51,6 @@ pub use crate::sampler::{Hardware, Pace, SamplerError, Target};
 #[cfg(feature = "parquet")]
 pub use crate::sinks::TableSink;
 pub use crate::sinks::{
-    AnalysisSink, PlaceOf, SchedSink, Select, Sink, StackSink, TraceCounts, TraceOptions, TraceSink,
+    AnalysisSink, PlaceOf, SchedSink, Select, Sink, StackSink, TaskSink, TraceCounts, TraceOptions, TraceSink,
 };
 pub use scxprof_base::tables::{TableSize, Tables, TablesHandle};

@@ -8,6 +8,7 @@ mod replay;
 mod sched;
 mod sink;
 mod stacks;
+mod tasks;
 mod trace;
 
 pub use analysis::AnalysisSink;
@@ -16,4 +17,5 @@ pub use parquet::TableSink;
 pub use sched::SchedSink;
 pub use sink::{Select, Sink};
 pub use stacks::StackSink;
+pub use tasks::TaskSink;
 pub use trace::{PlaceOf, TraceCounts, TraceOptions, TraceSink};

@@ -8,13 +8,13 @@ use super::sink::Sink;
 use crate::resolve::Cgroups;
 use crate::sample::places::CpuPlaces;
 use crate::sample::sched::SchedEvent;
-use crate::sample::{Comm, Sample};
+use crate::sample::{Comm, Sample, Task};
 use scxprof_base::tables::Tables;
 use scxprof_sched::dsqs::{self, DsqLine, Dsqs};
 use scxprof_sched::report::{self, By, CellOf, Labels, Line, Order};
 use scxprof_sched::wakers::report::{self as wakers, Level, Within};
 use scxprof_sched::wakers::{Edge, Locality};
-use scxprof_sched::{Fact, Facts, Gaps, Stats, Threads, Tracker, Unwoken, Wakers};
+use scxprof_sched::{Class, Fact, Facts, Gaps, Stats, Threads, Tracker, Unwoken, Wakers};
 
 /// Statistics of the scheduler's events. They are complete when the session has ended.
 #[derive(Debug, Default)]
@@ -69,13 +69,13 @@ impl SchedSink {
         Some(wakers::report((self.wakers.as_ref()?, self.tracker.threads()), level, limit, &self.labels))
     }
 
-    /// How many wakeups by threads stay within a group, which `group_of` gives for a cgroup's path and a thread's name. `None`
+    /// How many wakeups by threads stay within a group, which `group_of` gives for a thread. `None`
     /// without [`SchedSink::with_wakers`].
     #[must_use]
-    pub fn within(&self, group_of: &dyn Fn(&[u8], &Comm) -> Option<String>) -> Option<Within> {
+    pub fn within(&self, group_of: &dyn Fn(&Task<'_>) -> Option<String>) -> Option<Within> {
         Some(wakers::within(self.wakers.as_ref()?, self.tracker.threads(), &|class| {
             // As for lines by cell, an unknown cgroup has no path.
-            group_of(self.labels.cgroups.get(&class.cgroup).map_or(&b""[..], |path| path), &class.comm)
+            group_of(&self.task(class))
         }))
     }
 
@@ -84,12 +84,22 @@ impl SchedSink {
     #[must_use]
     pub fn wakeups_between(
         &self,
-        group_of: &dyn Fn(&[u8], &Comm) -> Option<String>,
+        group_of: &dyn Fn(&Task<'_>) -> Option<String>,
     ) -> BTreeMap<(Option<String>, Option<String>), u64> {
         let Some(wakers) = &self.wakers else { return BTreeMap::new() };
-        wakers::between(wakers, self.tracker.threads(), &|class| {
-            group_of(self.labels.cgroups.get(&class.cgroup).map_or(&b""[..], |path| path), &class.comm)
-        })
+        wakers::between(wakers, self.tracker.threads(), &|class| group_of(&self.task(class)))
+    }
+
+    /// The paths of the cgroups of threads, as far as they are known; when the last event was given.
+    pub(crate) fn cgroup_paths(&self) -> impl Iterator<Item = &[u8]> {
+        self.labels.cgroups.values().map(|path| &path[..])
+    }
+
+    /// A thread of a class.
+    fn task<'a>(&'a self, class: &'a Class) -> Task<'a> {
+        let path = self.labels.cgroups.get(&class.cgroup).map_or(&b""[..], |path| path);
+        let process = self.labels.processes.get(&class.pid).map(Comm::as_bytes);
+        Task::new(path, class.comm.as_bytes()).ids(class.pid, 0).process(process)
     }
 
     /// The wakeups between threads: thread id of the waker, and of the woken thread. Who knows which threads share memory can tell
@@ -104,8 +114,8 @@ impl SchedSink {
         self.wakers.as_ref().map_or(Locality::default(), |wakers| wakers.places().0)
     }
 
-    /// The lines of `by`, all of them, sorted. Lines by cell need `cell_of`, which gives the cell of a cgroup's path and a
-    /// thread's name.
+    /// The lines of `by`, all of them, sorted. Lines by cell need `cell_of`, which gives the cell of a
+    /// thread.
     #[must_use]
     pub fn lines(&self, by: By, order: Order, cell_of: CellOf<'_>) -> Vec<Line> {
         report::lines((&self.stats, self.tracker.threads()), by, order, self.window(), &self.labels, cell_of)

@@ -9,7 +9,7 @@ use super::sink::Sink;
 use crate::resolve::Cgroups;
 use crate::sample::places::CpuPlaces;
 use crate::sample::sched::{SchedEvent, SchedTask, SchedWhat};
-use crate::sample::{Access, Comm, Sample};
+use crate::sample::{Access, Comm, Sample, Task};
 use scxprof_trace::write::{Arg, Category, Recorded, Track, Writer};
 
 /// The counters of a subcell are sums over so many ns.
@@ -23,8 +23,8 @@ const MAX_THREADS: usize = 1 << 16;
 /// Threads whose cgroup or state is followed.
 const MAX_FOLLOWED: usize = 1 << 18;
 
-/// The cell and the subcell of a thread, by its cgroup's path and its name; `None` if it is in none.
-pub type PlaceOf<'a> = &'a dyn Fn(&[u8], &Comm) -> Option<(String, Option<String>)>;
+/// The cell and the subcell of a thread, of which the cgroup and the name are known; `None` if it is in none.
+pub type PlaceOf<'a> = &'a dyn Fn(&Task<'_>) -> Option<(String, Option<String>)>;
 
 /// What is known of a profile beside its samples and events.
 #[derive(Clone)]
@@ -188,7 +188,8 @@ impl<'a, W: Write> TraceSink<'a, W> {
             return Ok(group);
         }
         let path = cgroups.path(cgroup).map(|path| path.to_vec()).unwrap_or_default();
-        let (cell, subcell) = (self.options.place_of)(&path, &comm).unwrap_or_else(|| ("(no cell)".to_owned(), None));
+        let place = (self.options.place_of)(&Task::new(&path, comm.as_bytes()));
+        let (cell, subcell) = place.unwrap_or_else(|| ("(no cell)".to_owned(), None));
         let subcell = subcell.unwrap_or_else(|| "all threads".to_owned());
         let names = (cell, subcell);
         let group = match self.names.get(&names) {
@@ -468,7 +469,7 @@ mod tests {
     fn hints_are_slices_and_waiting_threads_are_counted() {
         const MS: u64 = 1_000_000;
         let options = TraceOptions {
-            place_of: &|_, _| None,
+            place_of: &|_| None,
             communities: FxHashMap::default(),
             places: CpuPlaces::default(),
             kernel: String::new(),

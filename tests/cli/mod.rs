@@ -81,7 +81,11 @@ struct Load(std::process::Child);
 impl Load {
     fn new() -> Self {
         let script = "while :; do dd if=/dev/zero of=/dev/null bs=1M count=1 2>/dev/null; done";
-        Self(Command::new("sh").args(["-c", script]).process_group(0).spawn().unwrap())
+        Self::of(Command::new("sh").args(["-c", script]))
+    }
+
+    fn of(command: &mut Command) -> Self {
+        Self(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0).spawn().unwrap())
     }
 }
 

@@ -164,6 +164,107 @@ fn layers_have_scores_too() {
     assert!(wide["configurations"][0]["score"].as_f64().unwrap() < 0.5, "{}", wide["configurations"][0]["score"]);
 }
 
+/// Layers with these matches, and one of all other threads.
+fn layers(directory: &Path, name: &str, layers: &[(&str, &str)]) -> String {
+    let kind = r#"{"Confined": {"util_range": [0.1, 0.9]}}"#;
+    let layer =
+        |(name, matches): &(&str, &str)| format!(r#"{{"name": "{name}", "matches": {matches}, "kind": {kind}}}"#);
+    let all: Vec<String> = layers.iter().chain([&("rest", "[[]]")]).map(layer).collect();
+    let path = directory.join(name);
+    fs::write(&path, format!("[{}]", all.join(", "))).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn what_samples_do_not_decide_is_in_the_interval() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = profile(directory.path());
+    let score = |config: &str| {
+        let output = scxprof(&["score", "-f", &path, "--config", config, "--target-cpus", "8", "--json"]);
+        let found: Value = serde_json::from_str(&expect(&output, 0)).unwrap();
+        (found["configurations"][0].clone(), String::from_utf8(output.stderr).unwrap())
+    };
+    // Every thread, or none, or any of them: together they are all kept, apart none.
+    let short = layers(directory.path(), "short.json", &[("short", r#"[[{"AvgRuntime": [0, 100]}]]"#)]);
+    let (found, _) = score(&short);
+    assert_eq!((&found["locality"], found["locality_range"][0].as_f64()), (&0.0.into(), Some(0.0)), "{found}");
+    assert!(found["locality_range"][1].as_f64().unwrap() > 0.99, "{found}");
+    assert_eq!(
+        found["depends"],
+        serde_json::json!([{"layer": "short", "conditions": ["AvgRuntime"], "threads": 5, "share": 1.0}])
+    );
+    let text = expect(&scxprof(&["score", "-f", &path, "--config", &short, "--target-cpus", "8"]), 0);
+    assert!(text.contains("0.0 to 100.0 %"), "{text}");
+    assert!(text.contains("short (5 threads, 100.0 % of the samples): AvgRuntime: changes while"), "{text}");
+    // For --at-least the least counts.
+    expect(&scxprof(&["score", "-f", &path, "--config", &short, "--target-cpus", "8", "--at-least", "50"]), 5);
+    // One pair has a layer for certain.
+    let half =
+        [("red", r#"[[{"CommPrefix": "get-red"}], [{"PIDEquals": 11}]]"#), ("gpu", r#"[[{"UsedGpuTid": true}]]"#)];
+    let (found, _) = score(&layers(directory.path(), "half.json", &half));
+    let (low, high) = (found["locality_range"][0].as_f64().unwrap(), found["locality_range"][1].as_f64().unwrap());
+    assert!((0.4..0.6).contains(&low) && high > 0.99, "{found}");
+    assert_eq!(found["depends"][0]["threads"], 3, "{found}");
+    let interval = |at: usize| found["interval"][at].as_f64().unwrap();
+    assert!(interval(1) - interval(0) > 0.1, "{found}");
+    // What procfs said decides, where it was recorded.
+    let by_facts = [("red", r#"[[{"NiceBelow": 0}]]"#), ("blue", r#"[[{"UIDEquals": 33}, {"PcommPrefix": "srv"}]]"#)];
+    let by_facts = layers(directory.path(), "facts.json", &by_facts);
+    let (found, _) = score(&by_facts);
+    assert_eq!(found["depends"][0]["conditions"], serde_json::json!(["NiceBelow"]), "{found}");
+    let task = |tid: u32, nice: i32, uid: u32| {
+        format!("{{\"pid\":10,\"tid\":{tid},\"process\":\"srv\",\"nice\":{nice},\"uid\":{uid}}}\n")
+    };
+    let tasks = [(10, -5, 0), (11, -1, 33), (12, 0, 33), (13, 3, 33), (20, 0, 1)];
+    let text: String = tasks.iter().map(|&(tid, nice, uid)| task(tid, nice, uid)).collect();
+    fs::write(directory.path().join("tasks.jsonl"), text + "no line\n").unwrap();
+    let (found, said) = score(&by_facts);
+    assert!(found["locality"].as_f64().unwrap() > 0.99 && found["locality_range"].is_null(), "{found}");
+    assert_eq!(found["depends"], serde_json::json!([]));
+    assert!(said.contains("note: 1 lines of tasks.jsonl make no sense"), "{said}");
+    // What the scheduler does otherwise than it is written.
+    let (_, said) = score(&layers(directory.path(), "kernel.json", &[("user", r#"[[{"IsKthread": false}]]"#)]));
+    assert!(said.contains("kernel.json: scx_layered 1.1.4 does not read the value of IsKthread"), "{said}");
+}
+
+#[test]
+fn a_recording_says_what_layers_match() {
+    if !super::is_root("facts about threads") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    // The shell itself forks for this, and so has page faults.
+    let script = "while :; do x=$(/bin/true); done";
+    let load = super::Load::of(Command::new("nice").args(["-n", "7", "sh", "-c", script]));
+    let pid = load.0.id();
+    let watched = pid.to_string();
+    let record = |name: &str, more: &[&str]| {
+        let out = directory.path().join(name);
+        let args = [
+            "record",
+            "--source",
+            "faults",
+            "-t",
+            "0.5",
+            "--max-loss",
+            "100",
+            "--disable-archive",
+            "-p",
+            &watched,
+            "-o",
+        ];
+        expect(&scxprof(&[&args[..], &[out.to_str().unwrap()], more].concat()), 0);
+        let text = fs::read_to_string(out.join("tasks.jsonl")).unwrap();
+        let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        lines.into_iter().find(|line| line["tid"] == pid).expect("the shell has page faults at each fork")
+    };
+    let (plain, whole) = (record("plain", &[]), record("whole", &["--cmdline"]));
+    assert_eq!((&plain["nice"], &plain["process"], &plain["kthread"]), (&7.into(), &"sh".into(), &false.into()));
+    assert_eq!((&plain["uid"], &plain["ppid"]), (&0.into(), &std::process::id().into()));
+    assert!(plain.get("cmdline").is_none(), "it may hold secrets: {plain}");
+    assert_eq!(whole["cmdline"], format!("sh -c {script}"));
+}
+
 #[test]
 fn what_has_no_score_says_why() {
     let directory = tempfile::tempdir().unwrap();
@@ -214,8 +315,10 @@ fn what_has_no_score_says_why() {
     expect(&scxprof(&["run", "-t", "1", "--at-least", "5"]), 2);
     expect(&scxprof(&["run", "-t", "1", "--json"]), 2);
     expect(&scxprof(&["run", "-t", "1", "--score", &good, "--sched"]), 2);
+    // Without hints, which layers depend on them is said.
     let hints = layers_of_hints(directory.path());
-    refusal(&scxprof(&["run", "-t", "1", "--score", &hints]), 2, "so it needs --hints-map");
+    let found: Value = serde_json::from_str(&expect(&score(&["--config", &hints, "--json"]), 0)).unwrap();
+    assert_eq!(found["configurations"][0]["depends"][0]["conditions"], serde_json::json!(["HintEquals"]), "{found}");
     // More cells than the host has CPUs.
     let cells = write("cells.json", r#"[{"name": "a", "matches": {"CgroupContains": "/a"}}]"#);
     let wide = expect(&score(&["--config", &cells, "--target-cpus", "1", "--json"]), 0);

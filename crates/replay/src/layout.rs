@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::script::Script;
 use scxprof_base::sample::places::CpuPlaces;
+use scxprof_base::sample::Task;
 
 /// The CPUs that each mock thread may use.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -15,7 +16,7 @@ pub struct Layout {
 }
 
 /// The cell and the subcell of a cgroup's path and a thread's name; `None` if nothing takes the thread.
-pub type GroupOf<'a> = &'a dyn Fn(&[u8], &[u8]) -> Option<(String, String)>;
+pub type GroupOf<'a> = &'a dyn Fn(&Task<'_>) -> Option<(String, String)>;
 
 /// Part `index` of `count` of the CPUs: as many as the others have, neighbours, and at least one.
 fn part(cpus: &[u32], index: usize, count: usize) -> &[u32] {
@@ -35,7 +36,7 @@ impl Layout {
     /// last-level cache are neighbours. Where there are more groups than CPUs, several have the same. Threads that nothing takes
     /// have all CPUs.
     ///
-    /// `group_of` gives the cell and the subcell (empty if the cell is not divided) of a cgroup's path and a thread's name.
+    /// `group_of` gives the cell and the subcell (empty if the cell is not divided) of a thread.
     #[must_use]
     pub fn new(script: &Script, group_of: GroupOf<'_>, cpus: &[u32], places: &CpuPlaces) -> Self {
         let mut cpus = cpus.to_vec();
@@ -47,7 +48,10 @@ impl Layout {
             let process = script.processes.get(mock.process as usize);
             let path = process.and_then(|process| script.cgroups.get(process.cgroup? as usize));
             let path = path.map_or(&b""[..], Vec::as_slice);
-            let group = group_of(path, mock.comm.as_bytes());
+            let pid = process.map_or(0, |process| process.pid);
+            let main = process.and_then(|process| script.threads.get(process.main as usize));
+            let task = Task::new(path, mock.comm.as_bytes()).ids(pid, mock.tid);
+            let group = group_of(&task.process(main.map(|main| main.comm.as_bytes())));
             if let Some((cell, subcell)) = &group {
                 cells.entry(cell.clone()).or_default().insert(subcell.clone());
             }
@@ -91,8 +95,8 @@ mod tests {
 
     /// A cell of two subcells, and one of all else.
     #[allow(clippy::unnecessary_wraps)]
-    fn group_of(path: &[u8], comm: &[u8]) -> Option<(String, String)> {
-        let (cell, subcell) = match (path, comm) {
+    fn group_of(task: &Task<'_>) -> Option<(String, String)> {
+        let (cell, subcell) = match (task.cgroup, task.comm) {
             (b"/db.service", comm) if comm.starts_with(b"pool-") => ("db", "pool"),
             (b"/db.service", _) => ("db", "rest"),
             _ => ("rest", ""),

@@ -6,8 +6,7 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use super::{CpuRow, Durations, Migrations, Row, Stats, Sums, Threads};
-use scxprof_base::sample::printable;
-use scxprof_base::sample::Comm;
+use scxprof_base::sample::{printable, Comm, Task};
 
 /// Percent of a line's events whose loss is worth a mark.
 pub const MUCH_PERCENT: f64 = 0.1;
@@ -249,8 +248,8 @@ impl Labels {
     }
 }
 
-/// Gives the cell of a thread by its cgroup's path and its name.
-pub type CellOf<'a> = &'a dyn Fn(&[u8], &Comm) -> String;
+/// Gives the cell of a thread.
+pub type CellOf<'a> = &'a dyn Fn(&Task<'_>) -> String;
 
 /// The lines of `by`, all of them, sorted. `window` is the observed time in ns. Lines by cell need `cell_of`.
 #[must_use]
@@ -335,7 +334,7 @@ fn of_threads(stats: &Stats, threads: &Threads, labels: &Labels) -> Vec<Line> {
 fn grouped(stats: &Stats, threads: &Threads, by: By, labels: &Labels, cell_of: CellOf<'_>) -> Vec<Line> {
     let mut groups: BTreeMap<(u32, String), (Row, Option<String>)> = BTreeMap::new();
     let by_cgroup = matches!(by, By::Cgroup | By::Cell);
-    each_row(stats, threads, by_cgroup, |(_, pid, cgroup, comm), row| {
+    each_row(stats, threads, by_cgroup, |(tid, pid, cgroup, comm), row| {
         if labels.own_pid == Some(pid) {
             return;
         }
@@ -343,7 +342,11 @@ fn grouped(stats: &Stats, threads: &Threads, by: By, labels: &Labels, cell_of: C
         let key = match by {
             By::Process if pid > 0 => (pid, String::new()),
             By::Process => (0, comm.to_string()),
-            By::Cell => (0, cell_of(labels.cgroups.get(&cgroup).map_or(&b""[..], |path| path), &comm)),
+            By::Cell => {
+                let path = labels.cgroups.get(&cgroup).map_or(&b""[..], |path| path);
+                let process = labels.processes.get(&pid).map(Comm::as_bytes);
+                (0, cell_of(&Task::new(path, comm.as_bytes()).ids(pid, tid).process(process)))
+            }
             _ => (0, path()),
         };
         let (sum, name) = groups.entry(key).or_default();

@@ -174,9 +174,9 @@ fn by_cgroup(events: &[SchedEvent]) -> (Vec<CgroupLine>, (u64, u64, u64)) {
     let labels = report::Labels { cgroups, ..report::Labels::default() };
     assert!([7, 8].iter().all(|id| stats.cgroups(tracker.threads()).any(|cgroup| cgroup == *id)));
     let (of, order) = ((&stats, tracker.threads()), report::Order::Name);
-    let lines = report::lines(of, report::By::Cgroup, order, 1, &labels, &|_, _| String::new());
+    let lines = report::lines(of, report::By::Cgroup, order, 1, &labels, &|_| String::new());
     let lines = lines.into_iter().map(|line| (line.name, line.threads, line.run.total_ns, line.switches)).collect();
-    let threads = report::lines(of, report::By::Process, order, 1, &labels, &|_, _| String::new());
+    let threads = report::lines(of, report::By::Process, order, 1, &labels, &|_| String::new());
     let (all, _) = report::totals(&stats, tracker.threads(), &labels);
     assert_eq!(threads.iter().map(|line| line.threads).sum::<u64>(), all.threads);
     (lines, (all.threads, all.run.total_ns, all.switches))

@@ -3,13 +3,15 @@
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
 use crate::cli::failure::Failure;
 use crate::cli::input;
-use crate::config::Placement;
+use crate::config::{self, Placement, Task};
+use crate::host::facts::Tasks;
 use crate::sample::places::CpuPlaces;
 use scxprof_base::columns::{fitted, wrapped, Column};
 use scxprof_replay::{difference, Difference, Layout, ReplayError, ReplayTotals, Script};
@@ -38,7 +40,9 @@ impl By {
     pub(super) fn here(configurations: [&Configuration; 2]) -> Self {
         let paths = std::env::var_os("PATH").unwrap_or_default();
         let is_installed = std::env::split_paths(&paths).any(|path| path.join(SCHEDULER).is_file());
-        let are_its = configurations.iter().all(|one| !matches!(one.placement, Some(Placement::Layered(..))));
+        let are_its = configurations
+            .iter()
+            .all(|one| one.placement.as_ref().is_none_or(|it| it.scheduler() != config::Scheduler::Layered));
         if is_installed && are_its && Path::new(STATE).exists() {
             Self::Scheduler
         } else {
@@ -59,18 +63,27 @@ impl Configuration {
         Ok(Self { path: path.to_owned(), placement })
     }
 
+    /// What the recording says of threads, and which cgroups there are.
+    pub(super) fn know(&mut self, tasks: &Arc<Tasks>, script: &Script) {
+        self.placement = self.placement.take().map(|placement| {
+            let mut placement = placement.with_tasks(tasks.clone());
+            placement.know_cgroups(script.cgroups.iter().map(Vec::as_slice));
+            placement
+        });
+    }
+
     /// The CPUs of each thread.
     pub(super) fn layout(&self, script: &Script, cpus: &[u32], places: &CpuPlaces) -> Option<Layout> {
         let placement = self.placement.as_ref()?;
-        Some(Layout::new(script, &|path, comm| group_of(placement, path, comm), cpus, places))
+        Some(Layout::new(script, &|task| group_of(placement, task), cpus, places))
     }
 }
 
 /// The cell and the subcell that get CPUs of their own for a thread.
-fn group_of(placement: &Placement, path: &[u8], comm: &[u8]) -> Option<(String, String)> {
-    let (cell, subcell) = placement.place(path, comm)?;
+fn group_of(placement: &Placement, task: &Task<'_>) -> Option<(String, String)> {
+    let (cell, subcell) = placement.place(task)?;
     // After what takes it, its name has the cgroup of the cell.
-    let (group, taker) = (placement.group(path, comm)?, placement.taker(path, comm)?);
+    let (group, taker) = (placement.group(task)?, placement.taker(task)?);
     Some((cell + group.strip_prefix(&taker)?, subcell.unwrap_or_default()))
 }
 
@@ -282,7 +295,7 @@ mod tests {
                 {"name": "pool", "matches": [[{"CommPrefix": "pool-"}]]}, {"name": "rest", "matches": [[]]}]},
             {"name": "rest", "matches": {}}]"#;
         let placement = Placement::parse(cells).unwrap();
-        let of = |path: &str, comm: &str| group_of(&placement, path.as_bytes(), comm.as_bytes());
+        let of = |path: &str, comm: &str| group_of(&placement, &Task::new(path.as_bytes(), comm.as_bytes()));
         let group = |cell: &str, subcell: &str| Some((cell.to_owned(), subcell.to_owned()));
         assert_eq!(of("/db.service", "pool-1"), group("db of /db.service", "pool"));
         assert_eq!(of("/db.service", "log"), group("db of /db.service", "rest"));

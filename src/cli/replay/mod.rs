@@ -5,6 +5,7 @@ mod print;
 
 use std::cell::RefCell;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
@@ -21,6 +22,7 @@ use super::input::{self, Damage};
 use super::output::Stdout;
 use super::progress::ProgressLine;
 use super::signals::Signals;
+use crate::host::facts::Tasks;
 use crate::host::hierarchy::Mount;
 use crate::host::room::{self, Room};
 use crate::host::{topology, Roots};
@@ -145,12 +147,16 @@ pub(super) fn run(args: &ReplayArgs, stdout: Stdout) -> Result<(), Failure> {
         Some(list) => capture::cpus(list, &roots)?,
         None => allowed,
     };
-    let configurations =
+    let mut configurations =
         args.compare.iter().map(|path| Configuration::read(path)).collect::<Result<Vec<Configuration>, Failure>>()?;
     let output = args.result.file.open(stdout)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let mut notes = Vec::new();
-    let (script, memory) = read(args, filter, &signals, &mut notes)?;
+    let (script, memory, tasks) = read(args, filter, &signals, &mut notes)?;
+    let tasks = Arc::new(tasks);
+    for configuration in &mut configurations {
+        configuration.know(&tasks, &script);
+    }
     if let Some(each) = args.threads_per_cpu {
         let active = script.threads.iter().filter(|thread| thread.is_active).count();
         let wanted = active.div_ceil(each as usize);
@@ -332,7 +338,7 @@ fn read(
     mut filter: Filter,
     signals: &Signals,
     notes: &mut Vec<String>,
-) -> Result<(Script, Option<Memory>), Failure> {
+) -> Result<(Script, Option<Memory>, Tasks), Failure> {
     let path = &args.file;
     let mut profile = input::profile(path, &|| signals.seen())?;
     notes.extend(profile.sched_lacks());
@@ -424,7 +430,7 @@ fn read(
         }
         memory
     });
-    Ok((script, memory))
+    Ok((script, memory, input::recorded_tasks(&profile)))
 }
 
 /// Refuses more threads than a quarter of what this host can have.

@@ -24,10 +24,11 @@ use super::signals::Signals;
 use super::wakers::{FoundWakers, WakerArgs};
 use super::windows::{WindowArgs, WindowSink};
 use super::{dsqs, messages, source};
+use crate::config::Placement;
 use crate::host::{limits, topology, Roots};
 use crate::profile::Profile;
 use crate::sample::places::CpuPlaces;
-use crate::sample::{Comm, Source};
+use crate::sample::{Source, Task};
 use crate::session::{Error, HostOptions, Outcome, Progress, SchedOptions, SchedSink, Session, Sink};
 use scxprof_sched::report::{By, Order};
 
@@ -191,6 +192,8 @@ struct Observed {
     lacks: Vec<String>,
     damage: Damage,
     status: Option<u8>,
+    /// The configuration, with what is known of threads.
+    placement: Option<Placement>,
 }
 
 /// Watches or reads, and prints.
@@ -223,12 +226,15 @@ pub(super) fn run(args: &SchedArgs, stdout: Stdout) -> Result<(), Failure> {
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let observed = match &args.file {
         Some(path) => match input::kind(path) {
-            InputKind::Trace => read_trace(args, path, &signals)?,
-            InputKind::Profile | InputKind::Unknown => read(args, path, &signals)?,
+            InputKind::Trace => read_trace(args, path, &signals, placement)?,
+            InputKind::Profile | InputKind::Unknown => read(args, path, &signals, placement)?,
         },
-        None => watch(args, held, &signals)?,
+        None => watch(args, held, &signals, placement)?,
     };
-    let Observed { stats, windows, outcome, lacks, damage, status } = observed;
+    let Observed { stats, windows, outcome, lacks, damage, status, mut placement } = observed;
+    if let Some(placement) = &mut placement {
+        placement.know_cgroups(stats.cgroup_paths());
+    }
     capture::say_notes(&outcome, None);
     for lack in &lacks {
         say!("note: {lack}");
@@ -248,9 +254,7 @@ pub(super) fn run(args: &SchedArgs, stdout: Stdout) -> Result<(), Failure> {
             None => anyhow!("no scheduling events: nothing ran in that time on the CPUs that were watched"),
         }));
     }
-    let cell_of = |cgroup: &[u8], comm: &Comm| {
-        placement.as_ref().map_or_else(String::new, |placement| placement.name_of(cgroup, comm.as_bytes()))
-    };
+    let cell_of = |task: &Task<'_>| placement.as_ref().map_or_else(String::new, |placement| placement.name_of(task));
     let windows = windows.map(WindowSink::finish).transpose()?;
     let lines = match args.by.by() {
         Some(by) => Lines::Of(by, stats.lines(by, args.sort.into(), &cell_of)),
@@ -269,7 +273,12 @@ pub(super) fn run(args: &SchedArgs, stdout: Stdout) -> Result<(), Failure> {
 }
 
 /// Watches this host.
-fn watch(args: &SchedArgs, held: Option<Held>, signals: &Signals) -> Result<Observed, Failure> {
+fn watch(
+    args: &SchedArgs,
+    held: Option<Held>,
+    signals: &Signals,
+    placement: Option<Placement>,
+) -> Result<Observed, Failure> {
     let roots = Roots::default();
     let mut cpus = topology::online_cpus(&roots).map_err(|error| Failure::Unsupported(error.into()))?;
     let mut stats = args.wakers.enable(SchedSink::new(topology::places(&roots, &cpus), Some(std::process::id())));
@@ -300,11 +309,12 @@ fn watch(args: &SchedArgs, held: Option<Held>, signals: &Signals) -> Result<Obse
     let watched = |ended: &mut dyn FnMut(Progress) -> bool| session.run_into(&mut stats, ended);
     let outcome = capture::watch(args.limit(), command.as_mut(), signals, tables.as_ref(), watched);
     let status = capture::end(command, signals)?;
-    Ok(Observed { stats, windows, outcome, lacks: Vec::new(), damage: Damage::default(), status })
+    let placement = placement.map(|placement| input::with_living_tasks(placement, &roots));
+    Ok(Observed { stats, windows, outcome, lacks: Vec::new(), damage: Damage::default(), status, placement })
 }
 
 /// Reads a recording.
-fn read(args: &SchedArgs, path: &Path, signals: &Signals) -> Result<Observed, Failure> {
+fn read(args: &SchedArgs, path: &Path, signals: &Signals, placement: Option<Placement>) -> Result<Observed, Failure> {
     let mut profile: Profile = input::profile(path, &|| signals.seen())?;
     let memory = args.tuning.memory(&Roots::default())?;
     let lacks = profile.sched_lacks();
@@ -316,11 +326,17 @@ fn read(args: &SchedArgs, path: &Path, signals: &Signals) -> Result<Observed, Fa
     }
     let outcome = input::read(builder, &mut stats, &|| signals.seen())?;
     let damage = Damage::of_profile(&profile);
-    Ok(Observed { stats, windows, outcome, lacks, damage, status: None })
+    let placement = placement.map(|placement| input::with_recorded_tasks(placement, &profile));
+    Ok(Observed { stats, windows, outcome, lacks, damage, status: None, placement })
 }
 
 /// Reads a trace of another tool.
-fn read_trace(args: &SchedArgs, path: &Path, signals: &Signals) -> Result<Observed, Failure> {
+fn read_trace(
+    args: &SchedArgs,
+    path: &Path,
+    signals: &Signals,
+    placement: Option<Placement>,
+) -> Result<Observed, Failure> {
     let trace = input::trace(path)?;
     let mut stats = args.wakers.enable(SchedSink::new(CpuPlaces::default(), None));
     stats.unobserved_before(trace.observed_from().unwrap_or(0));
@@ -329,5 +345,5 @@ fn read_trace(args: &SchedArgs, path: &Path, signals: &Signals) -> Result<Observ
     let info = input::read_trace(trace, path, other, &mut stats, &|| signals.seen())?.info();
     let lacks = observe::losses(&info);
     let damage = Damage::of_trace(info.damage);
-    Ok(Observed { stats, windows, outcome: Outcome::default(), lacks, damage, status: None })
+    Ok(Observed { stats, windows, outcome: Outcome::default(), lacks, damage, status: None, placement })
 }

@@ -5,6 +5,7 @@ mod print;
 mod read;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{anyhow, Context};
@@ -19,7 +20,8 @@ use super::input::{self, Damage};
 use super::output::{Output, Readers, Stdout};
 use super::signals::Signals;
 use super::{decision, messages};
-use crate::config::Placement;
+use crate::config::{Placement, Task};
+use crate::host::facts::Tasks;
 use crate::host::Roots;
 use crate::resolve::{symbolize, SymbolOptions, UnwindCounts, UNWIND_LIMIT};
 use crate::session::{default_event, parse_event, EventSpec, HostOptions, Outcome, Progress, Rate, StackSink};
@@ -259,7 +261,7 @@ pub(super) fn run(args: &StacksArgs, stdout: Stdout) -> Result<(), Failure> {
         }
         files.push((file, write));
     }
-    let Observed { mut profile, outcome, damage, status } = match &args.file {
+    let Observed { mut profile, outcome, damage, status, tasks } = match &args.file {
         Some(path) => read::read(args, path)?,
         None => watch(args)?,
     };
@@ -268,7 +270,7 @@ pub(super) fn run(args: &StacksArgs, stdout: Stdout) -> Result<(), Failure> {
     if let Some(text) = outcome.unwound.as_ref().and_then(lacking) {
         say!("note: {text}");
     }
-    place(&mut profile, placement.as_ref());
+    place(&mut profile, placement, tasks);
     if profile.count() == 0 {
         let why = damage.because("it");
         return Err(Failure::NoResult(match &args.file {
@@ -333,6 +335,8 @@ struct Observed {
     outcome: Outcome,
     damage: Damage,
     status: Option<u8>,
+    /// What procfs said of threads when it was recorded; `None` if it was not recorded.
+    tasks: Option<Tasks>,
 }
 
 /// Samples this host.
@@ -363,7 +367,7 @@ fn watch(args: &StacksArgs) -> Result<Observed, Failure> {
         Rate::Period(period) => (None, Some(period)),
     };
     profile.begin_unix = begin.duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs_f64());
-    Ok(Observed { profile, outcome, damage: Damage::default(), status })
+    Ok(Observed { profile, outcome, damage: Damage::default(), status, tasks: None })
 }
 
 /// The profile with the names of its code; notes what it has not.
@@ -388,10 +392,20 @@ fn named(
 }
 
 /// Adds the subcells of threads.
-pub(super) fn place(profile: &mut StackProfile, placement: Option<&Placement>) {
+pub(super) fn place(profile: &mut StackProfile, placement: Option<Placement>, tasks: Option<Tasks>) {
     let Some(placement) = placement else { return };
+    let mut placement = match tasks {
+        Some(tasks) => placement.with_tasks(Arc::new(tasks)),
+        None => input::with_living_tasks(placement, &Roots::default()),
+    };
+    placement.know_cgroups(profile.threads.iter().map(|thread| thread.cgroup.as_bytes()));
+    // Where hints were not followed, no thread has one.
+    let has_hints = profile.threads.iter().any(|thread| thread.hint.is_some());
     for thread in &mut profile.threads {
-        thread.subcell = Some(placement.name_of(thread.cgroup.as_bytes(), thread.comm.as_bytes()));
+        let task = Task::new(thread.cgroup.as_bytes(), thread.comm.as_bytes()).ids(thread.pid, thread.tid);
+        let task = task.process(Some(thread.process.as_bytes()).filter(|name| !name.is_empty()));
+        let task = if has_hints { task.hinted(thread.hint) } else { task };
+        thread.subcell = Some(placement.name_of(&task));
     }
 }
 

@@ -8,6 +8,7 @@ use super::super::failure::Failure;
 use super::super::input::{self, Damage, InputKind};
 use super::super::signals::Signals;
 use super::{named, Observed, StacksArgs};
+use crate::host::facts::Tasks;
 use crate::host::Roots;
 use crate::profile::ChainEvent;
 use crate::session::{Outcome, StackSink};
@@ -46,7 +47,8 @@ fn of_recording(args: &StacksArgs, path: &Path) -> Result<Observed, Failure> {
     let begin = recording.recorded_here(&roots);
     let mut profile = named(args, &sink, &outcome, (begin, roots));
     (profile.event, profile.is_clock) = (event.name, event.is_clock);
-    Ok(Observed { profile, outcome, damage: Damage::of_profile(&recording), status: None })
+    let tasks = Some(input::recorded_tasks(&recording));
+    Ok(Observed { profile, outcome, damage: Damage::of_profile(&recording), status: None, tasks })
 }
 
 /// Says which samples with call stacks were left out, unless the user selected some.
@@ -78,7 +80,8 @@ fn of_trace(args: &StacksArgs, path: &Path) -> Result<Observed, Failure> {
             _ => anyhow!("{} has no call stacks", path.display()),
         }));
     };
-    Ok(Observed { profile, outcome: Outcome::default(), damage: Damage::of_trace(trace.damage()), status: None })
+    let damage = Damage::of_trace(trace.damage());
+    Ok(Observed { profile, outcome: Outcome::default(), damage, status: None, tasks: Some(Tasks::default()) })
 }
 
 fn of_folded(args: &StacksArgs, path: &Path) -> Result<Observed, Failure> {
@@ -94,5 +97,6 @@ fn of_folded(args: &StacksArgs, path: &Path) -> Result<Observed, Failure> {
     }
     // The text does not say of what it is.
     profile.event = args.event.clone().unwrap_or_else(|| "folded stacks".to_owned());
-    Ok(Observed { profile, outcome: Outcome::default(), damage: Damage::default(), status: None })
+    let damage = Damage::default();
+    Ok(Observed { profile, outcome: Outcome::default(), damage, status: None, tasks: Some(Tasks::default()) })
 }

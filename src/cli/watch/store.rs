@@ -133,7 +133,15 @@ pub(super) fn loaded(path: &Path) -> Result<Option<String>, Failure> {
     let read = || -> anyhow::Result<Option<String>> {
         let text = read_bounded(path, MAX_CONFIGURATION)?.filter(|text| !text.trim().is_empty());
         if let Some(text) = &text {
-            Placement::parse(text)?;
+            let undecided = Placement::parse(text)?.undecided();
+            if !undecided.is_empty() {
+                let kinds = Vec::from_iter(undecided).join(", ");
+                say!(
+                    "note: {}: the evidence of a watch has cgroups, names and hints of threads, and does not decide {kinds}: a thread \
+                     counts as kept with none where that decides",
+                    path.display()
+                );
+            }
         }
         Ok(text)
     };

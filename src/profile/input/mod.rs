@@ -12,8 +12,9 @@ use super::file_type::{kind_of, FileType};
 use super::hints::Hints;
 use super::meta::Host;
 use super::recovered::Recovered;
-use super::{features, jsonl, script, Meta};
+use super::{features, jsonl, script, tasks, Meta};
 use crate::host::clock::monotonic_ns;
+use crate::host::facts::Tasks;
 use crate::host::open;
 use crate::host::Roots;
 use crate::outcome::Outcome;
@@ -86,6 +87,8 @@ pub struct Profile {
     path: PathBuf,
     /// The file that contains the samples.
     data: PathBuf,
+    /// The directory of the files that belong to it.
+    beside: Option<PathBuf>,
     /// The directory into which an archive was unpacked; it is removed with the profile.
     unpacked: Option<Unpacked>,
 }
@@ -198,8 +201,35 @@ impl Profile {
             }
             _ => Records::PerfData(Box::new(open_perf_data(&data, root, path, unpacked.as_ref())?)),
         };
-        let (unparseable, path) = (Vec::new(), path.to_owned());
-        Ok(Self { records, meta, recovered, hints, unparseable, source, times: None, wrong, path, data, unpacked })
+        let (unparseable, path, beside) = (Vec::new(), path.to_owned(), dir);
+        Ok(Self {
+            records,
+            meta,
+            recovered,
+            hints,
+            unparseable,
+            source,
+            times: None,
+            wrong,
+            path,
+            data,
+            beside,
+            unpacked,
+        })
+    }
+
+    /// What the recording says of its threads beside samples, and what of that could not be read; nothing if another program made it.
+    #[must_use]
+    pub fn tasks(&self) -> (Tasks, Option<String>) {
+        let Some(path) = self.beside.as_ref().map(|dir| dir.join(tasks::NAME)) else { return Default::default() };
+        match open::regular_itself(&path) {
+            Ok(file) => {
+                let (found, unreadable) = tasks::read(file);
+                (found, (unreadable > 0).then(|| format!("{unreadable} lines of {} make no sense", tasks::NAME)))
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => Default::default(),
+            Err(error) => (Tasks::default(), Some(format!("{} cannot be read: {}", tasks::NAME, error.kind()))),
+        }
     }
 
     /// The number of CPUs of the recorded host, if the recording has it.

@@ -6,6 +6,7 @@ mod data_source;
 mod memory;
 pub mod places;
 pub mod sched;
+mod task;
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -19,6 +20,7 @@ pub use batch::{FileId, SideBand, TimedSideBand};
 pub use counts::sentences;
 pub use data_source::{Cost, DataSource};
 pub use memory::{MemoryId, MemoryScope, LINE_SIZE, PAGE_SIZE};
+pub use task::{Task, TaskHint};
 
 /// A thread's name as in the kernel: up to 15 bytes, any value but NUL (`TASK_COMM_LEN` in linux/sched.h is 16).
 ///

@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use super::schema::ParquetTable;
 use super::write::{Cell, Out};
 use super::UNKNOWN;
-use scxprof_base::sample::{printable, Comm};
+use scxprof_base::sample::{printable, Comm, Task};
 
 /// Threads that are kept, of about 50 bytes each; later ones are counted.
 const MAX_THREADS: usize = 1 << 20;
@@ -18,7 +18,7 @@ const MAX_BEFORE: usize = 1 << 12;
 const MAX_CGROUPS: usize = 1 << 16;
 
 /// The cell and the subcell of a thread, by its cgroup's path and its name; `None` if it is in none.
-pub type PlaceOf<'a> = &'a dyn Fn(&[u8], &Comm) -> Option<(String, Option<String>)>;
+pub type PlaceOf<'a> = &'a dyn Fn(&Task<'_>) -> Option<(String, Option<String>)>;
 
 /// What is known of a thread.
 #[derive(Debug, Clone, Copy)]
@@ -128,7 +128,10 @@ impl People {
             }
             let path = path_of(person.cgroup);
             let (cell, subcell) = place_of
-                .and_then(|place_of| place_of(path.unwrap_or_default(), &person.comm))
+                .and_then(|place_of| {
+                    let pid = if is_known { person.pid } else { 0 };
+                    place_of(&Task::new(path.unwrap_or_default(), person.comm.as_bytes()).ids(pid, tid))
+                })
                 .map_or((String::new(), String::new()), |(cell, subcell)| (cell, subcell.unwrap_or_default()));
             out.row(
                 ParquetTable::Thread,

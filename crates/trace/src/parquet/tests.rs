@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::*;
 use scxprof_base::sample::sched::{SchedTask, TaskState, WakenBy};
-use scxprof_base::sample::{Comm, DataSource};
+use scxprof_base::sample::{Comm, DataSource, Task};
 use scxprof_sched::{Fact, Facts, Threads, Why};
 
 type Row = BTreeMap<String, Field>;
@@ -182,7 +182,7 @@ fn a_sample_has_what_the_profile_has() {
     let mut tables = ToTables::new(
         &mut to_files(),
         BOTH,
-        Some(&|cgroup: &[u8], _: &Comm| cgroup.starts_with(b"/web").then(|| ("web".to_owned(), None))),
+        Some(&|task: &Task<'_>| task.cgroup.starts_with(b"/web").then(|| ("web".to_owned(), None))),
     )
     .unwrap();
     tables.says("source", "pebs");
