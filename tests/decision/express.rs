@@ -14,12 +14,12 @@ const SHOP: &str = "/workload.slice/workload-tw-demo.allotment.slice";
 const APP: &str = "/workload.slice/app.service";
 const OPTIONS: DecisionOptions = DecisionOptions::new(0.05, 64);
 
-static GROUPS: LazyLock<CellSpecs> = LazyLock::new(|| CellSpecs::new(&CellOptions::default()).unwrap());
+pub(super) static GROUPS: LazyLock<CellSpecs> = LazyLock::new(|| CellSpecs::new(&CellOptions::default()).unwrap());
 
 /// A thread: its cgroup, its name, its verdict, its samples.
-type Thread<'a> = (&'a [u8], &'a [u8], Verdict, f64);
+pub(super) type Thread<'a> = (&'a [u8], &'a [u8], Verdict, f64);
 
-fn input(threads: &[Thread<'_>]) -> (Tally, Members) {
+pub(super) fn input(threads: &[Thread<'_>]) -> (Tally, Members) {
     let mut tally = Tally::default();
     let mut members = Members::default();
     for ((path, comm, verdict, samples), thread) in threads.iter().zip(0..) {
@@ -429,7 +429,7 @@ fn golden_sharing_allotments() {
     golden("sharing-allotments");
 }
 
-fn comm() -> impl Strategy<Value = Vec<u8>> {
+pub(super) fn comm() -> impl Strategy<Value = Vec<u8>> {
     let close = "[ab]{1,3}[0-9]{0,2}".prop_map(String::into_bytes);
     let real = prop::sample::select(vec![
         "web",
@@ -453,7 +453,7 @@ fn comm() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![6 => close, 4 => real, 1 => broken, 1 => prop::collection::vec(1..=255_u8, 0..18)]
 }
 
-fn path() -> impl Strategy<Value = &'static [u8]> {
+pub(super) fn path() -> impl Strategy<Value = &'static [u8]> {
     prop::sample::select(vec![
         &b"/"[..],
         b"/workload.slice",
@@ -464,7 +464,7 @@ fn path() -> impl Strategy<Value = &'static [u8]> {
     ])
 }
 
-fn verdict() -> impl Strategy<Value = Verdict> {
+pub(super) fn verdict() -> impl Strategy<Value = Verdict> {
     prop_oneof![
         8 => (0..12_u32).prop_map(Verdict::Community),
         3 => Just(Verdict::Alone),

@@ -6,3 +6,4 @@ mod cluster_truth;
 mod config;
 mod express;
 mod rooms;
+mod scx_layered;

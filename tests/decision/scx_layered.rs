@@ -1,0 +1,239 @@
+//! The real scx_layered reads what scxprof writes, and scxprof reads and refuses what it reads and refuses.
+//!
+//! `SCX_LAYERED` names the program; otherwise it is the one that `make test-schedulers` builds, or the one in PATH.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
+use scxprof::testing::config::{decide, layered, layers, DecisionOptions};
+
+use super::express::{comm, input, path, verdict, GROUPS};
+
+/// Decisions of random threads that are written.
+const DECISIONS: usize = 40;
+
+/// scx_layered, if it is here.
+fn program(test: &str) -> Option<PathBuf> {
+    let built =
+        option_env!("CARGO_TARGET_TMPDIR").map(|tmp| Path::new(tmp).with_file_name("schedulers/bin/scx_layered"));
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    let in_path = std::env::split_paths(&paths).map(|path| path.join("scx_layered"));
+    let given = std::env::var_os("SCX_LAYERED").map(PathBuf::from);
+    let found = given.into_iter().chain(built).chain(in_path).find(|path| path.is_file());
+    if found.is_none() {
+        println!("SKIP: {test}: no scx_layered, which `make test-schedulers` builds (SCX_LAYERED=FILE)");
+    }
+    found
+}
+
+/// What scx_layered makes of a configuration, or what it says against it.
+fn printed(program: &Path, json: &str) -> Result<String, String> {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("layers.json");
+    fs::write(&file, json).unwrap();
+    let output = Command::new(program).arg("--print-and-exit").arg(format!("f:{}", file.display())).output().unwrap();
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    let text = String::from_utf8(output.stdout).unwrap();
+    // After warnings about options.
+    Ok(text.split_once("specs=").expect("it prints its specs").1.to_owned())
+}
+
+#[test]
+fn it_reads_what_is_written() {
+    let Some(program) = program("it_reads_what_is_written") else { return };
+    let mut runner = TestRunner::deterministic();
+    let threads = proptest::collection::vec((path(), comm(), verdict(), 1..200_u32), 1..40);
+    for number in 0..DECISIONS {
+        let made = threads.new_tree(&mut runner).unwrap().current();
+        let threads: Vec<_> = made
+            .iter()
+            .map(|(path, comm, verdict, samples)| (*path, &comm[..], *verdict, f64::from(*samples)))
+            .collect();
+        let (tally, members) = input(&threads);
+        let decision = decide(&GROUPS, &tally, &members, &DecisionOptions::new(0.05, 8)).unwrap();
+        let written = layers(&decision).layers;
+        let json = layered::to_json(&written).unwrap();
+        let read = printed(&program, &json).unwrap_or_else(|said| panic!("decision {number}: {said}\n{json}"));
+        // What it prints has all options; what we know of them is what was written.
+        assert_eq!(layered::parse(&read).unwrap(), written, "decision {number}");
+    }
+}
+
+/// Two layers: one with these matches and this kind, and the rest.
+fn with(matches: &str, kind: &str) -> String {
+    format!(
+        r#"[{{"name": "it", "matches": {matches}, "kind": {kind}}}, {{"name": "rest", "matches": [[]], "kind": {{"Open": {{}}}}}}]"#
+    )
+}
+
+#[test]
+fn it_reads_and_refuses_the_same_files() {
+    const GROUPED: &str = r#"{"Grouped": {"util_range": [0.1, 0.9]}}"#;
+    let Some(program) = program("it_reads_and_refuses_the_same_files") else { return };
+    let one = |condition: &str| with(&format!("[[{condition}]]"), GROUPED);
+    let kind = |kind: &str| with(r#"[[{"CommPrefix": "a"}]]"#, kind);
+    let option = |option: &str| kind(&format!(r#"{{"Confined": {{"util_range": [0.1, 0.9], {option}}}}}"#));
+    let mut files = Vec::new();
+    for name in [
+        "CgroupPrefix",
+        "CgroupSuffix",
+        "CgroupContains",
+        "CommPrefix",
+        "CommPrefixExclude",
+        "PcommPrefix",
+        "PcommPrefixExclude",
+        "CmdJoin",
+        "Cgroupprefix",
+    ] {
+        files.extend([
+            one(&format!(r#"{{"{name}": "a/"}}"#)),
+            one(&format!(r#"{{"{name}": 1}}"#)),
+            one(&format!(r#"{{"{name}": null}}"#)),
+        ]);
+    }
+    for name in [
+        "NiceAbove",
+        "NiceBelow",
+        "NiceEquals",
+        "UIDEquals",
+        "GIDEquals",
+        "PIDEquals",
+        "PPIDEquals",
+        "TGIDEquals",
+        "NSEquals",
+        "HintEquals",
+        "NumaNode",
+        "SystemCpuUtilBelow",
+        "DsqInsertBelow",
+        "IsGroupLeader",
+        "IsKthread",
+        "UsedGpuTid",
+        "UsedGpuPid",
+        "AvgRuntime",
+        "NSPIDEquals",
+        "CgroupRegex",
+    ] {
+        for operand in [
+            "0",
+            "-1",
+            "1.5",
+            "4294967296",
+            "true",
+            r#""a""#,
+            "[1, 2]",
+            "[1]",
+            "[1, -2]",
+            "[1, 4294967296]",
+            "[1, 2, 3]",
+            "{}",
+        ] {
+            files.push(one(&format!(r#"{{"{name}": {operand}}}"#)));
+        }
+    }
+    for text in [
+        "[]",
+        "[[]]",
+        "[[], []]",
+        "[{}]",
+        "[[{}]]",
+        r#"[["IsKthread"]]"#,
+        r#"[[{"CommPrefix": "a", "NiceAbove": 1}]]"#,
+        "{}",
+        "null",
+    ] {
+        files.push(with(text, GROUPED));
+    }
+    for text in [
+        r#""Open""#,
+        r#"{"Open": null}"#,
+        r#"{"Open": []}"#,
+        r#"{"Open": {"util_range": "x"}}"#,
+        r#"{"Grouped": {}}"#,
+        r#"{"Confined": {"util_range": [0.1]}}"#,
+        r#"{"open": {}}"#,
+        r#"{"Open": {}, "Grouped": {}}"#,
+        r#"{"Grouped": {"util_range": [1, 2], "idle_confined": 1}}"#,
+    ] {
+        files.push(kind(text));
+    }
+    for name in [
+        "min_exec_us",
+        "yield_ignore",
+        "slice_us",
+        "fifo",
+        "preempt",
+        "preempt_first",
+        "exclusive",
+        "allow_node_aligned",
+        "skip_remote_node",
+        "prev_over_idle_core",
+        "weight",
+        "disallow_open_after_us",
+        "disallow_preempt_after_us",
+        "xllc_mig_min_us",
+        "idle_smt",
+        "growth_algo",
+        "util_peak_half_life_ms",
+        "perf",
+        "idle_resume_us",
+        "nodes",
+        "llcs",
+        "placement",
+        "member_expire_ms",
+        "xnuma_threshold",
+        "xnuma_threshold_delta",
+        "cpus_range",
+        "cpus_range_frac",
+        "membw_gb",
+        "protected",
+        "unknown",
+    ] {
+        for value in
+            ["1", "-1", "1.5", "true", "null", "[1, 2]", "[0.5, 1]", "[]", r#""Sticky""#, r#""Topo""#, "4294967296"]
+        {
+            files.push(option(&format!(r#""{name}": {value}"#)));
+        }
+    }
+    files.extend(
+        [
+            "[]",
+            "{}",
+            "[7]",
+            r#"[{"name": 1, "matches": [[]], "kind": {"Open": {}}}]"#,
+            r#"[{"matches": [[]], "kind": {"Open": {}}}]"#,
+            r#"[{"name": "a", "kind": {"Open": {}}}]"#,
+            r#"[{"name": "a", "comment": null, "template": null, "matches": [[]], "kind": {"Open": {}}, "other": 1}]"#,
+            r#"[{"name": "a", "comment": 5, "matches": [[]], "kind": {"Open": {}}}]"#,
+        ]
+        .map(str::to_owned),
+    );
+    let mut differ = Vec::new();
+    for json in &files {
+        let (ours, theirs) = (layered::parse(json), printed(&program, json));
+        if ours.is_ok() != theirs.is_ok() {
+            differ.push(format!(
+                "{json}\n  ours: {:?}\n  scx_layered: {:?}",
+                ours.map(drop).map_err(|it| it.to_string()),
+                theirs.map(drop)
+            ));
+        }
+    }
+    assert!(differ.is_empty(), "{} of {}:\n{}", differ.len(), files.len(), differ.join("\n"));
+    println!("{} files", files.len());
+}
+
+#[test]
+fn its_own_example_loads() {
+    let Some(program) = program("its_own_example_loads") else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("example.json");
+    assert!(Command::new(&program).arg("--example").arg(&file).status().unwrap().success());
+    let layers = layered::parse(&fs::read_to_string(&file).unwrap()).unwrap();
+    layered::loads(&layers).unwrap();
+    assert!(layers.len() > 2);
+}
