@@ -18,7 +18,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 export PATH := $(PATH):$(HOME)/.cargo/bin
 export FUZZ_SECONDS KERNELS
 
-.PHONY: build run test screenshots soak test-long test-dist test-stacks-long truth test-vm test-schedulers lint fmt bench versus-perf fuzz miri doc install dist deps clean help
+.PHONY: build run test screenshots soak test-long test-dist test-stacks-long truth test-vm test-schedulers check-upstream lint fmt bench versus-perf fuzz miri doc install dist deps clean help
 .DEFAULT_GOAL := build
 
 build: deps ## Build the release binary (the default)
@@ -59,6 +59,9 @@ test-vm: deps ## Run the tests in virtual machines with a simulated memory PMU (
 
 test-schedulers: deps ## Run scx_layered with what scxprof prints in a virtual machine (SCX_MITOSIS=FILE: scx_mitosis too)
 	@scripts/schedulers.sh
+
+check-upstream: deps ## Compare what scxprof knows of scx_layered with its newest release
+	@scripts/upstream.sh
 
 lint: deps ## Check the format, lints, API documentation and shell scripts
 	$(CARGO) fmt --all --check

@@ -237,3 +237,106 @@ fn its_own_example_loads() {
     layered::loads(&layers).unwrap();
     assert!(layers.len() > 2);
 }
+
+/// The names of the variants of an enum, or of the fields of a struct, in a source file.
+fn names(source: &str, item: &str) -> Vec<String> {
+    let begin = source.find(item).unwrap_or_else(|| panic!("no `{item}`"));
+    let mut depth = 0;
+    let mut names = Vec::new();
+    for line in source[begin..].lines() {
+        let text = line.split("//").next().unwrap().trim();
+        // What is in parentheses, and in attributes, has no names of its own.
+        let is_name = depth == 1 && !text.starts_with('#') && !text.is_empty();
+        if is_name {
+            let name = text.trim_start_matches("pub ");
+            let end = name.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(name.len());
+            names.extend((end > 0).then(|| name[..end].to_owned()));
+        }
+        depth += text.matches('{').count();
+        depth -= text.matches('}').count();
+        if depth == 0 && !names.is_empty() {
+            break;
+        }
+    }
+    names
+}
+
+/// A number of an enum of C.
+fn number(source: &str, name: &str) -> usize {
+    let line =
+        source.lines().find(|line| line.split_whitespace().next() == Some(name)).unwrap_or_else(|| panic!("no {name}"));
+    line.split('=')
+        .nth(1)
+        .unwrap()
+        .trim()
+        .trim_end_matches(|c: char| !c.is_ascii_digit())
+        .split(',')
+        .next()
+        .unwrap()
+        .parse()
+        .unwrap()
+}
+
+#[test]
+#[ignore = "reads the source of a release of scx_layered: make check-upstream"]
+fn a_release_has_nothing_that_is_not_known() {
+    let directory =
+        std::env::var_os("SCX_LAYERED_SOURCE").expect("SCX_LAYERED_SOURCE names the directory of the crate");
+    let read = |name: &str| {
+        let path = Path::new(&directory).join(name);
+        fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    };
+    let (config, growth, limits) = (read("src/config.rs"), read("src/layer_core_growth.rs"), read("src/bpf/intf.h"));
+    let known = layered::Known::new();
+    let mut options = names(&config, "pub struct LayerCommon {");
+    let kinds = config.split("pub enum LayerKind {").nth(1).unwrap().split("impl LayerKind").next().unwrap();
+    options.extend(kinds.lines().filter_map(|line| {
+        let (name, _) = line.trim().split_once(": ")?;
+        (name.chars().all(|c| c.is_ascii_lowercase() || c == '_') && name != "common").then(|| name.to_owned())
+    }));
+    let mut news = Vec::new();
+    for (what, ours, theirs) in [
+        ("condition", &known.conditions, names(&config, "pub enum LayerMatch {")),
+        ("kind of layer", &known.kinds, names(&config, "pub enum LayerKind {")),
+        ("placement", &known.placements, names(&config, "pub enum LayerPlacement {")),
+        ("growth algorithm", &known.growths, names(&growth, "pub enum LayerGrowthAlgo {")),
+        ("option", &known.options, options),
+    ] {
+        assert!(theirs.len() > 2, "the source has no {what}: it is built otherwise than it was");
+        news.extend(
+            theirs.iter().filter(|name| !ours.contains(&name.as_str())).map(|name| format!("{what} {name} is new")),
+        );
+        news.extend(
+            ours.iter()
+                .filter(|name| !theirs.iter().any(|it| it == **name))
+                .map(|name| format!("{what} {name} is gone")),
+        );
+    }
+    for (name, ours) in [
+        ("MAX_LAYERS", layered::MAX_LAYERS),
+        ("MAX_LAYER_MATCH_ORS", layered::MAX_ORS),
+        ("MAX_CGROUP_REGEXES", layered::MAX_REGEXES),
+        ("MAX_PATH", layered::MAX_PATH),
+        ("MAX_LAYER_NAME", 2 * layered::MAX_NAME),
+        ("MAX_COMM", 16),
+    ] {
+        let theirs = number(&limits, name);
+        if theirs != ours {
+            news.push(format!("{name} is {theirs}, not {ours}"));
+        }
+    }
+    let mut examples = 0;
+    for entry in fs::read_dir(Path::new(&directory).join("examples")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "json") {
+            examples += 1;
+            let read = layered::parse(&fs::read_to_string(&path).unwrap()).map_err(|error| error.to_string());
+            let loaded = read.and_then(|layers| layered::loads(&layers).map_err(|error| error.to_string()));
+            news.extend(loaded.err().map(|error| format!("{} is refused: {error}", path.display())));
+        }
+    }
+    news.sort();
+    news.dedup();
+    assert!(news.is_empty(), "{}", news.join("\n"));
+    println!("nothing new, and {examples} examples load");
+}

@@ -26,7 +26,7 @@ mod write;
 pub use consumer::{Consumer, Takers};
 pub use layer::{Cpus, Growth, Layer, LayerKind, LayerMatch, LayeredError};
 pub use layer::{MAX_ANDS, MAX_LAYERS, MAX_NAME, MAX_ORS, MAX_PATH, MAX_REGEXES};
-pub use parse::{loads, parse, ParseError};
+pub use parse::{loads, parse, Known, ParseError};
 pub use write::{check, to_json};
 
 #[cfg(test)]

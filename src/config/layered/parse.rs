@@ -157,6 +157,43 @@ const GROWTHS: [&str; 16] = [
 ];
 const PLACEMENTS: [&str; 3] = ["Standard", "Sticky", "Floating"];
 
+/// The names that scxprof knows of the file, to be compared with those of another release.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Known {
+    /// The kinds of conditions.
+    pub conditions: Vec<&'static str>,
+    /// The kinds of layers.
+    pub kinds: Vec<&'static str>,
+    /// The options of any kind of layer.
+    pub options: Vec<&'static str>,
+    /// The growth algorithms.
+    pub growths: Vec<&'static str>,
+    /// The placements.
+    pub placements: Vec<&'static str>,
+}
+
+impl Known {
+    /// Of release 1.1.4.
+    #[must_use]
+    pub fn new() -> Self {
+        let options = [&COMMON[..], &RANGES, &OWN_CPUS, &GROUPED].concat();
+        Self {
+            conditions: MATCHES.iter().map(|it| it.0).collect(),
+            kinds: KINDS.to_vec(),
+            options: options.iter().map(|it| it.0).collect(),
+            growths: GROWTHS.to_vec(),
+            placements: PLACEMENTS.to_vec(),
+        }
+    }
+}
+
+impl Default for Known {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Type {
     /// What it is, for people; `None` if the value is of this type.
     fn problem(self, value: &Value) -> Option<String> {
