@@ -29,7 +29,7 @@ use crate::stacks::trees;
 const EXAMPLES: &str = "\
 Examples:
   scxprof extract -f host.tar.gz > cells.json       what `run` would have printed on that host
-  scxprof extract -f host.tar.gz.out/perf.jsonl     the same from the lines of `process`
+  scxprof extract -f host.out/perf.jsonl            the same from the lines of `process`
   scxprof extract -f host.tar.gz -o cells.json --html report.html   and a page with all that led to it
   scxprof extract -f perf.data --exclude-comm '^cc1'  what perf mem record wrote, without the compilers
   perf script -F comm,pid,tid,time,addr,ip > perf.script   makes text that it reads";

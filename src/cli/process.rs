@@ -1,8 +1,8 @@
 //! `scxprof process`: a profile as lines of JSON, one per access.
 
-use std::fs::{self, File};
-use std::io::Write;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, Context};
@@ -11,17 +11,17 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::args::{text, MaxLossArgs, MemoryArgs, RESULT};
 use super::decision;
-use super::destination::Directory;
 use super::ends::{Ends, Step};
 use super::failure::Failure;
 use super::filter::{Filter, FilterArgs};
 use super::input::{self, Damage, InputArgs};
+use super::lines_dir::{LinesDir, LINES};
 use super::messages;
 use super::output::Stdout;
 use super::signals::Signals;
 use crate::host::Roots;
-use crate::profile::{jsonl, Profile, ProfileError, Records};
-use crate::resolve::{symbolize, Cgroups, SymbolOptions};
+use crate::profile::{jsonl, script_writer, Profile, Records};
+use crate::resolve::{symbolize, Cgroups, Symbol, SymbolOptions};
 use crate::sample::{CodeAddr, Sample, Source};
 use crate::session::{Outcome, Sink};
 use scxprof_perf::format::record_name;
@@ -29,7 +29,7 @@ use scxprof_perf::reader::PerfData;
 
 const EXAMPLES: &str = "\
 Examples:
-  scxprof process -f host.tar.gz                 writes host.tar.gz.out/perf.jsonl
+  scxprof process -f host.tar.gz                 writes host.out/perf.jsonl
   scxprof process -f perf.data --comm '^web'     what perf mem record wrote, some threads of it
   scxprof process -f web -o - | jq .addr         the lines of a directory to a filter
   perf script -F comm,pid,tid,time,addr,ip > perf.script   makes text that it reads";
@@ -53,7 +53,8 @@ pub(super) struct ProcessArgs {
     memory: MemoryArgs,
     #[command(flatten)]
     max_loss: MaxLossArgs,
-    /// The directory that is made for the lines, or - for the lines alone on stdout [default: PROFILE.out]
+    /// The directory that is made for the lines, or - for the lines alone on stdout [default: PROFILE.out, without .tar.gz]. One that
+    /// `process` wrote is replaced
     #[arg(short = 'o', long = "output", value_name = "DIR", help_heading = RESULT)]
     output: Option<PathBuf>,
     /// Print what was left out and why, each unreadable record, and records by type
@@ -66,9 +67,42 @@ pub(super) struct ProcessArgs {
     filter: FilterArgs,
 }
 
+/// The form of the lines of accesses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// JSON.
+    Json,
+    /// What `perf script` prints.
+    Script,
+}
+
+impl Form {
+    /// The name of their file.
+    pub(super) fn file(self) -> &'static str {
+        match self {
+            Self::Json => LINES,
+            Self::Script => script_writer::FILE,
+        }
+    }
+
+    /// The part of a line that names its instruction.
+    fn code_text(self, symbol: &Symbol) -> Vec<u8> {
+        match self {
+            Self::Json => jsonl::code_text(symbol),
+            Self::Script => script_writer::code_text(symbol),
+        }
+    }
+}
+
+/// What writes them.
+enum LineWriter<W: Write> {
+    Json(jsonl::Writer<W>),
+    Script(BufWriter<W>),
+}
+
 /// Writes each access as a line.
 struct ToLines<W: Write> {
-    writer: jsonl::Writer<W>,
+    writer: LineWriter<W>,
     /// The text about code in lines, if it is named.
     codes: Option<FxHashMap<CodeAddr, Vec<u8>>>,
     /// The last record that was written, to count records.
@@ -78,15 +112,23 @@ struct ToLines<W: Write> {
 }
 
 impl<W: Write> ToLines<W> {
-    fn new(out: W, profile: &Profile) -> Self {
-        let writer = jsonl::Writer::new(out, profile.source()).with_events(profile.event_names());
+    fn new(out: W, form: Form, profile: &Profile) -> Self {
+        let writer = match form {
+            Form::Json => {
+                LineWriter::Json(jsonl::Writer::new(out, profile.source()).with_events(profile.event_names()))
+            }
+            Form::Script => LineWriter::Script(BufWriter::new(out)),
+        };
         Self { writer, codes: None, last: 0, records: 0, failed: None }
     }
 
     fn finish(self) -> std::io::Result<()> {
         match self.failed {
             Some(error) => Err(error),
-            None => self.writer.finish().map(drop),
+            None => match self.writer {
+                LineWriter::Json(writer) => writer.finish().map(drop),
+                LineWriter::Script(mut writer) => writer.flush(),
+            },
         }
     }
 }
@@ -96,7 +138,11 @@ impl<W: Write> Sink for ToLines<W> {
         let path = cgroups.path(sample.raw.cgroup).map(|path| &**path);
         let code = self.codes.as_ref().zip(sample.code).and_then(|(codes, code)| codes.get(&code));
         if self.failed.is_none() {
-            self.failed = self.writer.write(sample, path, code.map(Vec::as_slice)).err();
+            let code = code.map(Vec::as_slice);
+            self.failed = match &mut self.writer {
+                LineWriter::Json(writer) => writer.write(sample, path, code).err(),
+                LineWriter::Script(writer) => script_writer::write(writer, sample, path, code).err(),
+            };
         }
         self.records += u64::from(self.last != sample.record);
         self.last = sample.record;
@@ -150,6 +196,7 @@ fn read(
 /// Reads the whole profile for its code, and returns it from its beginning with the text for each instruction.
 fn name_codes(
     mut profile: Profile,
+    form: Form,
     memory: usize,
     filter: Option<&mut Filter>,
     stop: &dyn Fn() -> bool,
@@ -168,7 +215,7 @@ fn name_codes(
     }
     let (mut texts, mut room, mut unsaid) = (FxHashMap::default(), MAX_TEXT, 0u64);
     for (code, symbol) in symbols.iter() {
-        let text = jsonl::code_text(symbol);
+        let text = form.code_text(symbol);
         match room.checked_sub(text.len()) {
             Some(rest) => {
                 room = rest;
@@ -194,16 +241,17 @@ pub(super) struct Lines {
     addresses: Option<&'static str>,
 }
 
-/// Writes the accesses of a profile to `perf.jsonl` in `dir`, or to stdout, with the names of their code if `named`.
+/// Writes the accesses of a profile to their file in `dir`, or to stdout, with the names of their code if `named`.
 pub(super) fn write_lines(
     mut profile: Profile,
+    form: Form,
     dir: Option<&Path>,
     selection: &FilterArgs,
     named: bool,
     memory: usize,
     stop: &dyn Fn() -> bool,
 ) -> Result<Lines, Failure> {
-    let path = dir.map(|dir| dir.join("perf.jsonl"));
+    let path = dir.map(|dir| dir.join(form.file()));
     let name = path.as_ref().map_or("to stdout".to_owned(), |path| path.display().to_string());
     let failed = || format!("cannot write {name}");
     let create = |path: &PathBuf| File::options().write(true).create_new(true).mode(0o600).open(path);
@@ -212,10 +260,10 @@ pub(super) fn write_lines(
         None => Box::new(std::io::stdout().lock()),
     };
     let addresses = input::addresses(&mut profile);
-    let mut sink = ToLines::new(out, &profile);
+    let mut sink = ToLines::new(out, form, &profile);
     let filter = || if selection.is_empty() { Ok(None) } else { Filter::new(selection).map(Some) };
     if named {
-        let (rewound, codes) = name_codes(profile, memory, filter()?.as_mut(), stop)?;
+        let (rewound, codes) = name_codes(profile, form, memory, filter()?.as_mut(), stop)?;
         (profile, sink.codes) = (rewound, Some(codes));
     }
     let mut filter = filter()?;
@@ -225,64 +273,6 @@ pub(super) fn write_lines(
     let filtered_out = filter.as_ref().map_or(0, |filter| filter.left_out);
     let unselected = filter.and_then(|filter| filter.nothing());
     Ok(Lines { profile, records, filtered_out, unselected, outcome, addresses })
-}
-
-/// The destination of the lines: a directory with a temporary name until it is complete.
-struct Out {
-    path: PathBuf,
-    /// Its path leads through `parent`, which must stay open longer.
-    temporary: tempfile::TempDir,
-    /// The temporary directory.
-    dir: Directory,
-    parent: Directory,
-}
-
-impl Out {
-    fn new(profile: &Path, wanted: Option<&Path>) -> Result<Self, Failure> {
-        let path = wanted.map_or_else(
-            || {
-                let mut name = profile.file_name().map_or_else(|| "profile".into(), ToOwned::to_owned);
-                name.push(".out");
-                profile.with_file_name(name)
-            },
-            Path::to_owned,
-        );
-        let name = path.file_name();
-        let name = name.ok_or_else(|| Failure::Usage(anyhow!("-o {}: not a directory's name", path.display())))?;
-        let parent = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
-        if path.symlink_metadata().is_ok() {
-            return Err(Failure::Usage(ProfileError::Exists { path }.into()));
-        }
-        let mut prefix = std::ffi::OsString::from(".");
-        prefix.push(name);
-        let failed = || format!("cannot write in {} (-o names another place)", parent.display());
-        let parent = Directory::open(parent).with_context(failed).map_err(Failure::Usage)?;
-        let temporary = tempfile::Builder::new()
-            .prefix(&prefix)
-            .suffix(".tmp")
-            .permissions(PermissionsExt::from_mode(0o700))
-            .tempdir_in(parent.path())
-            .with_context(failed)
-            .map_err(Failure::Usage)?;
-        let dir = Directory::open(temporary.path()).map_err(|error| Failure::Usage(error.into()))?;
-        Ok(Self { path: path.clone(), temporary, dir, parent })
-    }
-
-    fn publish(self) -> anyhow::Result<()> {
-        let named = self.parent.path().join(self.path.file_name().unwrap_or_default());
-        if named.symlink_metadata().is_ok() {
-            return Err(ProfileError::Exists { path: self.path }.into());
-        }
-        let temporary = self.temporary.keep();
-        fs::rename(&temporary, &named).inspect_err(|_| {
-            // No incomplete directory stays behind.
-            let _ = fs::remove_dir_all(&temporary);
-        })?;
-        Ok(())
-    }
 }
 
 /// Reads the profile and writes the lines.
@@ -296,7 +286,7 @@ pub(super) fn run(args: &ProcessArgs, stdout: Stdout) -> Result<(), Failure> {
     let stop = || signals.seen();
     input::check_profile(args.input.path())?;
     // Before a large archive is unpacked for nothing.
-    let out = if to_stdout { None } else { Some(Out::new(args.input.path(), args.output.as_deref())?) };
+    let out = if to_stdout { None } else { Some(LinesDir::new(args.input.path(), args.output.as_deref())?) };
     let profile = input::profile(args.input.path(), &stop)?;
     if matches!(profile.records, Records::Lines(_)) {
         let path = args.input.path().display();
@@ -304,7 +294,7 @@ pub(super) fn run(args: &ProcessArgs, stdout: Stdout) -> Result<(), Failure> {
     }
     let memory = args.memory.bytes();
     let dir = out.as_ref().map(|out| out.dir.path());
-    let lines = write_lines(profile, dir.as_deref(), &args.filter, !args.no_symbols, memory, &stop)?;
+    let lines = write_lines(profile, Form::Json, dir.as_deref(), &args.filter, !args.no_symbols, memory, &stop)?;
     if stop() {
         return Err(if to_stdout { Failure::NoResult(anyhow!("interrupted")) } else { input::interrupted() });
     }
@@ -319,7 +309,7 @@ pub(super) fn run(args: &ProcessArgs, stdout: Stdout) -> Result<(), Failure> {
     }
     report(args, &lines);
     if let Some(path) = path {
-        say!("wrote {}", path.join("perf.jsonl").display());
+        say!("wrote {}", path.join(LINES).display());
     }
     let mut ends = Ends::default();
     ends.note(Step::Damage, Damage::of_profile(profile).check());

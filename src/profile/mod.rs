@@ -45,6 +45,7 @@ mod quick;
 mod recorder;
 pub(crate) mod recovered;
 pub(crate) mod script;
+pub(crate) mod script_writer;
 mod snapshot;
 mod strip;
 pub(crate) mod tasks;
