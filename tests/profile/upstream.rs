@@ -1,5 +1,6 @@
 //! The commands and files of scx_characterize, as its users have them.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -155,4 +156,83 @@ fn a_directory_is_not_in_the_way_of_an_archive() {
     let of_records = accesses("perf.data");
     assert!(!of_records.is_empty());
     assert_eq!(accesses("perf.mem.script"), of_records);
+}
+
+/// Lines as its `process` writes them, but with `op`, without which nothing is known to be shared: threads of one name in two
+/// allotments, of which those with one hint share memory.
+fn lines() -> String {
+    let mut lines = String::new();
+    for step in 0..600_u64 {
+        for thread in 0..4_u64 {
+            let (hint, allotment) = ([7, 9][(thread % 2) as usize], ["one", "two"][usize::from(thread > 2)]);
+            let line = serde_json::json!({
+                "comm": format!("alpha{thread}"), "tid": 200 + thread, "pid": 100, "time": format!("{}.{:06}", 10 + step / 10, step * 10 + thread),
+                "addr": format!("{:x}", 0x7f00_0000_0000 + hint * 0x1000 + (step % 8) * 64),
+                "cgroup": format!("/workload.slice/workload-tw-{allotment}.allotment.slice"), "ip": "401000", "sym": "f", "dso": "/x",
+                "phys_addr": format!("{:x}", hint * 0x1000 + (step % 8) * 64), "data_page_size": 4096, "op": "store", "hint": hint,
+            });
+            writeln!(lines, "{line}").unwrap();
+        }
+    }
+    lines
+}
+
+#[test]
+fn the_summary_is_as_it_prints_it() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("perf.mem.jsonl"), lines()).unwrap();
+    let output = run_in(dir.path(), "extract -v -f perf.mem.jsonl --target-cpus 64");
+    expect(&output, 0, "\nworkload-tw-one.allotment.slice: 1800 samples (75.00%)\n  alpha0: 600 (33.33%)\n");
+    expect(&output, 0, "\nworkload-tw-two.allotment.slice: 600 samples (25.00%)\n  alpha3: 600 (100.00%)\n");
+}
+
+#[test]
+fn configurations_with_hints_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let all = lines().replace("-two.", "-one.");
+    fs::write(dir.path().join("perf.mem.jsonl"), all).unwrap();
+    let cell = |key: &str, matches: &str, subcells: &[(&str, &str)]| {
+        let subcell = |(name, matches): &(&str, &str)| format!("{{\"name\":\"{name}\",\"{key}\":[[{matches}]]}}");
+        let subcells: Vec<String> = subcells.iter().map(subcell).collect();
+        format!("[{{\"name\":\"allotment\",\"{key}\":{matches},\"subcells\":[{}]}}]", subcells.join(","))
+    };
+    let allotment = r#"{"CgroupRegex":"workload-tw-[^/]+\\.allotment\\.slice"}"#;
+    let alpha = r#"{"CommPrefix":"alpha"}"#;
+    let hinted = [7, 9].map(|hint| format!("{alpha},{{\"Hint\":{hint}}}"));
+    let by_hint = [("alpha@hint=7", hinted[0].as_str()), ("alpha@hint=9", hinted[1].as_str()), ("rest", "")];
+    let write = |name: &str, text: String| fs::write(dir.path().join(name), text).unwrap();
+    write("hints.json", cell("matches", allotment, &by_hint));
+    write("names.json", cell("matches", allotment, &[("alpha0", r#"{"CommPrefix":"alpha0"}"#), ("alpha", alpha)]));
+    write("old.json", cell("match", &format!("[[{allotment}]]"), &[("alpha", alpha), ("rest", "")]));
+    let score = |name: &str| {
+        let output = run_in(dir.path(), &format!("score -f perf.mem.jsonl --config {name} --json"));
+        let json: serde_json::Value =
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", said(&output)));
+        (json["configurations"][0]["locality"].as_f64().unwrap(), said(&output))
+    };
+    let (locality, note) = score("hints.json");
+    assert!(locality > 0.99, "{locality}");
+    assert!(
+        note.contains("note: --config hints.json: scx_mitosis itself rejects this configuration: it knows no `Hint`"),
+        "{note}"
+    );
+    let (by_name, note) = score("names.json");
+    assert!(by_name < 0.9 && !note.contains("scx_mitosis itself"), "{by_name} {note}");
+    let (together, note) = score("old.json");
+    assert!(together > 0.99, "{together}");
+    assert!(note.contains("scx_mitosis itself does not load this as it is meant: it ignores `match`"), "{note}");
+    let diff = |line: &str| run_in(dir.path(), &format!("diff {line}"));
+    let output = diff("hints.json names.json");
+    expect(&output, 1, "knows no `Hint`");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("- allotment/alpha@hint=7") && text.contains("matches alpha and hint=7"), "{text}");
+    expect(&diff("hints.json hints.json"), 0, "");
+    expect(
+        &run_in(dir.path(), "sched --by cell --config hints.json -f perf.mem.jsonl"),
+        1,
+        "threads are counted as if they had no hint",
+    );
+    write("wrong.json", cell("matches", r#"{"Cgroup":"x"}"#, &[("alpha", alpha)]));
+    let output = run_in(dir.path(), "score -f perf.mem.jsonl --config wrong.json");
+    expect(&output, 2, "cell \"allotment\": unknown variant `Cgroup`, expected `CgroupContains` or `CgroupRegex`");
 }
