@@ -33,6 +33,7 @@ mod archive;
 mod boot;
 mod chains;
 mod code_files;
+mod disorder;
 mod error;
 mod features;
 mod file_type;

@@ -12,6 +12,7 @@
 
 use std::io::{self, BufRead, Read};
 
+use super::disorder::Disorder;
 use super::jsonl::{parse_time, Missing};
 use crate::resolve::maps::USER_END;
 use crate::sample::{Comm, DataSource, MemoryId, RawSample, Sample};
@@ -91,6 +92,8 @@ pub struct Reader<R> {
     pub cut: bool,
     /// The fields that lines lacked.
     pub missing: Missing,
+    /// Lines that came after later ones of their thread.
+    pub disorder: Disorder,
 }
 
 impl<R: BufRead> Reader<R> {
@@ -106,6 +109,7 @@ impl<R: BufRead> Reader<R> {
             listed: Vec::new(),
             cut: false,
             missing: Missing::default(),
+            disorder: Disorder::default(),
         }
     }
 
@@ -136,7 +140,10 @@ impl<R: BufRead> Reader<R> {
                 Err(Unreadable::Cut)
             };
             match parsed.and_then(|(line, has)| self.judge(line, has)) {
-                Ok(line) => return Ok(Some(line)),
+                Ok(line) => {
+                    self.disorder.observe(line.sample.raw.tid, line.sample.raw.time);
+                    return Ok(Some(line));
+                }
                 // `perf script --header` says there what was recorded where. A thread's name may begin so, too.
                 Err(_) if whole && self.line.starts_with(b"#") => self.lines -= 1,
                 Err(why) => {

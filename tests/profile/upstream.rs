@@ -236,3 +236,40 @@ fn configurations_with_hints_are_read() {
     let output = run_in(dir.path(), "score -f perf.mem.jsonl --config wrong.json");
     expect(&output, 2, "cell \"allotment\": unknown variant `Cgroup`, expected `CgroupContains` or `CgroupRegex`");
 }
+
+#[test]
+fn what_is_out_of_order_is_counted_and_sorted() {
+    let dir = tempfile::tempdir().unwrap();
+    let line = |tid: u32, time: &str| {
+        format!(
+            "{:>16} 1000/{tid} {time}: {:16x} /cg {:16x} f (/bar.so) {:16x} 4K\n",
+            "delta", 0x7f00_0000_1000_u64, 0x40_1000, 0x3000
+        )
+    };
+    let text = [(4004, "1.000000250"), (4004, "1.000000150"), (4005, "1.000000160")]
+        .map(|(tid, time)| line(tid, time))
+        .concat();
+    let hint = |tid: u32, hint: u64, ns: u64| {
+        format!("{{\"pid\":{tid},\"tgid\":1000,\"hints\":{hint},\"timestamp\":{}}}\n", 1_000_000_000 + ns)
+    };
+    let hints = [hint(4004, 9, 200), hint(4004, 7, 100), hint(4005, 3, 300), hint(4005, 2, 50)].concat();
+    archive(
+        &dir.path().join("p.tar.gz"),
+        "p",
+        &[("perf.mem.script", text.as_bytes()), ("hints.jsonl", hints.as_bytes())],
+    );
+    let output = run_in(dir.path(), "process -o - -f p.tar.gz");
+    expect(&output, 0, "note: 2 hints of 2 threads in hints.jsonl are out of order (tids 4004, 4005)");
+    expect(&output, 0, "note: 1 samples of 1 thread in perf's text are out of order (tids 4004)");
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let of = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["hint"].clone();
+    assert_eq!(lines.lines().map(of).collect::<Vec<_>>(), [7, 2, 9], "{lines}");
+    // What is in order is not spoken of.
+    archive(
+        &dir.path().join("q.tar.gz"),
+        "q",
+        &[("perf.mem.script", line(1, "1.5").as_bytes()), ("hints.jsonl", hint(1, 1, 1).as_bytes())],
+    );
+    let output = run_in(dir.path(), "process -o - -f q.tar.gz");
+    assert!(output.status.success() && !said(&output).contains("out of order"), "{}", said(&output));
+}

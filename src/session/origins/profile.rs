@@ -31,6 +31,8 @@ pub(in super::super) fn run(
         }
     };
     outcome.notes.extend(profile.unreadable_lines().map(|lines| lines.sentence));
+    let hints = profile.hints.as_ref();
+    outcome.notes.extend(hints.and_then(|hints| hints.disorder.sentence("hints", "hints.jsonl")));
     let is_lines = matches!(profile.records, Records::Lines(_));
     let Some(meta) = &profile.meta else { return outcome };
     if let (Some(hints), Some(recorded)) = (&mut outcome.hints, &meta.hints) {
