@@ -3,6 +3,7 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use anyhow::anyhow;
 use clap::Args;
 
 use super::args::{text, MaxLossArgs, MemoryArgs, RESULT};
@@ -75,6 +76,12 @@ pub(super) fn print(args: &ExtractArgs, shown: Shown, stdout: Stdout) -> Done {
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let stop = || signals.seen();
     let mut profile = input::profile(args.input.path(), &stop)?;
+    if profile.has_only_sched() {
+        let path = args.input.path().display();
+        return Err(Failure::Usage(anyhow!(
+            "{path} has scheduling events and no accesses to memory: `scxprof sched -f {path}` reads it"
+        )));
+    }
     let host = profile.meta.as_ref().map(|meta| meta.host.clone());
     outputs.add_evidence(args.evidence.open(|| host.unwrap_or_default())?)?;
     let mut sched = args.decision.wakeups(args.outputs.has_page(), profile.places(), profile.own_pid());

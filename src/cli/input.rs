@@ -92,6 +92,12 @@ pub(super) fn profile(path: &Path, stop: &dyn Fn() -> bool) -> Result<Profile, F
     })
 }
 
+/// The same, with the scheduling events of a profile that has them in a file of their own.
+pub(super) fn sched_profile(path: &Path, stop: &dyn Fn() -> bool) -> Result<Profile, Failure> {
+    let profile = profile(path, stop)?;
+    profile.into_sched().map_err(|error| Failure::NoResult(error.into()))
+}
+
 /// What to do for a recording of this kind to have addresses; `None` if they were recorded with it.
 pub(super) fn addresses(profile: &mut Profile) -> Option<&'static str> {
     match profile.source() {

@@ -16,8 +16,10 @@ use crate::profile::Meta;
 
 /// The lines of accesses.
 pub(super) const LINES: &str = "perf.jsonl";
+/// The lines of scheduling events.
+pub(super) const SCHED_LINES: &str = "perf.sched.jsonl";
 /// All that `process` writes.
-const WRITTEN: [&str; 2] = [LINES, META];
+const WRITTEN: [&str; 3] = [LINES, SCHED_LINES, META];
 /// What says that `process` wrote the others.
 const META: &str = "meta.json";
 

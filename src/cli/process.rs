@@ -15,13 +15,14 @@ use super::ends::{Ends, Step};
 use super::failure::Failure;
 use super::filter::{Filter, FilterArgs};
 use super::input::{self, Damage, InputArgs};
-use super::lines_dir::{LinesDir, LINES};
+use super::lines_dir::{LinesDir, LINES, SCHED_LINES};
 use super::messages;
 use super::output::Stdout;
 use super::signals::Signals;
 use crate::host::Roots;
-use crate::profile::{jsonl, script_writer, Profile, Records};
+use crate::profile::{jsonl, sched_text, script_writer, Profile, Records};
 use crate::resolve::{symbolize, Cgroups, Symbol, SymbolOptions};
+use crate::sample::sched::SchedEvent;
 use crate::sample::{CodeAddr, Sample, Source};
 use crate::session::{Outcome, Sink};
 use scxprof_perf::format::record_name;
@@ -140,7 +141,11 @@ impl<W: Write> Sink for ToLines<W> {
         if self.failed.is_none() {
             let code = code.map(Vec::as_slice);
             self.failed = match &mut self.writer {
-                LineWriter::Json(writer) => writer.write(sample, path, code).err(),
+                LineWriter::Json(writer) => {
+                    // scx_characterize reads no line without a name.
+                    let code = code.or(self.codes.as_ref().map(|_| jsonl::UNKNOWN_CODE));
+                    writer.write(sample, path, code).err()
+                }
                 LineWriter::Script(writer) => script_writer::write(writer, sample, path, code).err(),
             };
         }
@@ -151,6 +156,64 @@ impl<W: Write> Sink for ToLines<W> {
     fn wants_code(&self) -> bool {
         self.codes.is_some()
     }
+}
+
+/// Writes each scheduling event as a line; without any, there is no file.
+struct SchedToLines {
+    /// The file; `None` for stdout.
+    path: Option<PathBuf>,
+    writer: Option<sched_text::Writer<Box<dyn Write>>>,
+    failed: Option<anyhow::Error>,
+}
+
+impl SchedToLines {
+    fn new(path: Option<PathBuf>) -> Self {
+        Self { path, writer: None, failed: None }
+    }
+
+    fn open(&self) -> anyhow::Result<sched_text::Writer<Box<dyn Write>>> {
+        let out: Box<dyn Write> = match &self.path {
+            Some(path) => Box::new(BufWriter::new(create(path)?)),
+            None => Box::new(BufWriter::new(std::io::stdout().lock())),
+        };
+        Ok(sched_text::Writer::new(out))
+    }
+
+    fn write(&mut self, events: &[SchedEvent]) -> anyhow::Result<()> {
+        if self.writer.is_none() {
+            self.writer = Some(self.open()?);
+        }
+        let Some(writer) = &mut self.writer else { return Ok(()) };
+        events.iter().try_for_each(|event| writer.write(event)).map_err(Into::into)
+    }
+
+    /// The number of lines.
+    fn finish(self) -> Result<u64, Failure> {
+        let finish = || {
+            let lines = self.writer.as_ref().map_or(0, |writer| writer.lines);
+            match (self.failed, self.writer) {
+                (Some(error), _) => Err(error),
+                (None, Some(writer)) => writer.finish().map(|()| lines).map_err(Into::into),
+                (None, None) => Ok(0),
+            }
+        };
+        finish().context(format!("cannot write {SCHED_LINES}")).map_err(Failure::NoResult)
+    }
+}
+
+impl Sink for SchedToLines {
+    fn sample(&mut self, _: &Sample, _: &mut Cgroups) {}
+
+    fn sched(&mut self, events: &[SchedEvent], _: &mut Cgroups) {
+        if self.failed.is_none() && !events.is_empty() {
+            self.failed = self.write(events).err();
+        }
+    }
+}
+
+/// A new file that only its owner can read.
+fn create(path: &Path) -> std::io::Result<File> {
+    File::options().write(true).create_new(true).mode(0o600).open(path)
 }
 
 /// The instructions of the samples, each once.
@@ -181,13 +244,16 @@ fn read(
     profile: &mut Profile,
     memory: usize,
     filter: Option<&mut Filter>,
-    sink: &mut dyn Sink,
+    (sink, sched): (&mut dyn Sink, Option<&mut SchedToLines>),
     stop: &dyn Fn() -> bool,
 ) -> Result<Outcome, Failure> {
     let mut select = filter.map(|filter| |sample: &Sample, cgroups: &mut Cgroups| filter.keeps(sample, cgroups));
     let mut builder = input::session(profile, memory);
     if let Some(select) = &mut select {
         builder = builder.select(select);
+    }
+    if let Some(sched) = sched {
+        builder = builder.sink(sched);
     }
     // What was read until a signal came is written, if that is to stdout.
     Ok(input::start(builder)?.run_into(sink, |_| stop()))
@@ -203,7 +269,7 @@ fn name_codes(
 ) -> Result<(Profile, FxHashMap<CodeAddr, Vec<u8>>), Failure> {
     let mut codes = Codes::default();
     // Parts that cannot be read are reported when it is read for its lines.
-    let modules = read(&mut profile, memory, filter, &mut codes, stop)?.modules;
+    let modules = read(&mut profile, memory, filter, (&mut codes, None), stop)?.modules;
     if codes.unlisted > 0 {
         say!("note: the code of {} lines has no name: there are too many different instructions", codes.unlisted);
     }
@@ -234,6 +300,8 @@ fn name_codes(
 pub(super) struct Lines {
     profile: Profile,
     records: u64,
+    /// Lines of scheduling events.
+    sched: u64,
     filtered_out: u64,
     unselected: Option<String>,
     outcome: Outcome,
@@ -254,7 +322,6 @@ pub(super) fn write_lines(
     let path = dir.map(|dir| dir.join(form.file()));
     let name = path.as_ref().map_or("to stdout".to_owned(), |path| path.display().to_string());
     let failed = || format!("cannot write {name}");
-    let create = |path: &PathBuf| File::options().write(true).create_new(true).mode(0o600).open(path);
     let out: Box<dyn Write> = match &path {
         Some(path) => Box::new(create(path).with_context(failed).map_err(Failure::NoResult)?),
         None => Box::new(std::io::stdout().lock()),
@@ -267,12 +334,26 @@ pub(super) fn write_lines(
         (profile, sink.codes) = (rewound, Some(codes));
     }
     let mut filter = filter()?;
-    let outcome = read(&mut profile, memory, filter.as_mut(), &mut sink, stop)?;
+    let mut sched = dir.filter(|_| form == Form::Json).map(|dir| SchedToLines::new(Some(dir.join(SCHED_LINES))));
+    let outcome = read(&mut profile, memory, filter.as_mut(), (&mut sink, sched.as_mut()), stop)?;
     let records = sink.records;
+    let sched = sched.map_or(Ok(0), SchedToLines::finish)?;
     sink.finish().with_context(failed).map_err(Failure::NoResult)?;
     let filtered_out = filter.as_ref().map_or(0, |filter| filter.left_out);
     let unselected = filter.and_then(|filter| filter.nothing());
-    Ok(Lines { profile, records, filtered_out, unselected, outcome, addresses })
+    Ok(Lines { profile, records, sched, filtered_out, unselected, outcome, addresses })
+}
+
+/// Writes the scheduling events of a profile to their file in `dir`, or to stdout; returns the lines and what is said of them.
+fn write_sched(
+    profile: &mut Profile,
+    dir: Option<&Path>,
+    memory: usize,
+    stop: &dyn Fn() -> bool,
+) -> Result<(u64, Outcome), Failure> {
+    let mut sink = SchedToLines::new(dir.map(|dir| dir.join(SCHED_LINES)));
+    let outcome = input::start(input::session(profile, memory))?.run_into(&mut sink, |_| stop());
+    Ok((sink.finish()?, outcome))
 }
 
 /// Reads the profile and writes the lines.
@@ -294,11 +375,25 @@ pub(super) fn run(args: &ProcessArgs, stdout: Stdout) -> Result<(), Failure> {
     }
     let memory = args.memory.bytes();
     let dir = out.as_ref().map(|out| out.dir.path());
+    if profile.has_only_sched() {
+        return only_sched(args, profile, out, &stop);
+    }
     let lines = write_lines(profile, Form::Json, dir.as_deref(), &args.filter, !args.no_symbols, memory, &stop)?;
     if stop() {
         return Err(if to_stdout { Failure::NoResult(anyhow!("interrupted")) } else { input::interrupted() });
     }
     let Lines { profile, .. } = &lines;
+    // scx_characterize has a file for memory and one for the scheduler.
+    let beside = profile.sched_beside().map_err(|error| Failure::NoResult(error.into()))?;
+    let mut ends = Ends::default();
+    if let (Some(mut sched), Some(dir)) = (beside, &dir) {
+        let (count, outcome) = write_sched(&mut sched, Some(dir), memory, &stop)?;
+        if stop() {
+            return Err(input::interrupted());
+        }
+        report_sched(&sched, count, &outcome);
+        ends.note(Step::Damage, Damage::of_profile(&sched).check());
+    }
     if let Some(out) = &out {
         let meta = profile.meta_of_lines(&lines.outcome, profile.damage());
         meta.write(&out.dir.path()).map_err(|error| Failure::NoResult(error.into()))?;
@@ -311,10 +406,50 @@ pub(super) fn run(args: &ProcessArgs, stdout: Stdout) -> Result<(), Failure> {
     if let Some(path) = path {
         say!("wrote {}", path.join(LINES).display());
     }
-    let mut ends = Ends::default();
     ends.note(Step::Damage, Damage::of_profile(profile).check());
     ends.note(Step::Loss, input::check_lines(args.max_loss.max_loss, profile));
     ends.end()
+}
+
+/// The same for a profile without any memory.
+fn only_sched(
+    args: &ProcessArgs,
+    mut profile: Profile,
+    out: Option<LinesDir>,
+    stop: &dyn Fn() -> bool,
+) -> Result<(), Failure> {
+    let dir = out.as_ref().map(|out| out.dir.path());
+    let (count, outcome) = write_sched(&mut profile, dir.as_deref(), args.memory.bytes(), stop)?;
+    if stop() {
+        return Err(if out.is_none() { Failure::NoResult(anyhow!("interrupted")) } else { input::interrupted() });
+    }
+    let damage = Damage::of_profile(&profile);
+    report_sched(&profile, count, &outcome);
+    if count == 0 {
+        let path = args.input.path().display();
+        return Err(Failure::NoResult(anyhow!("{path} has no scheduling events{}", damage.because("the profile"))));
+    }
+    if let Some(out) = out {
+        let meta = profile.meta_of_lines(&outcome, profile.damage());
+        meta.write(&out.dir.path()).map_err(|error| Failure::NoResult(error.into()))?;
+        let path = out.path.join(SCHED_LINES);
+        out.publish().with_context(|| format!("cannot write {}", path.display())).map_err(Failure::NoResult)?;
+        say!("wrote {}", path.display());
+    }
+    let mut ends = Ends::default();
+    ends.note(Step::Damage, damage.check());
+    ends.note(Step::Loss, input::check_lines(args.max_loss.max_loss, &profile));
+    ends.end()
+}
+
+fn report_sched(profile: &Profile, count: u64, outcome: &Outcome) {
+    let (all, _) = profile.samples();
+    let unparseable = outcome.loss.sched.malformed;
+    let others = all.saturating_sub(count).saturating_sub(unparseable);
+    say!("Parsed {count} of {all} sched trace records ({others} are of other events, {unparseable} unparseable)");
+    for line in &outcome.notes {
+        say!("note: {line}");
+    }
 }
 
 fn report(args: &ProcessArgs, lines: &Lines) {
@@ -324,6 +459,9 @@ fn report(args: &ProcessArgs, lines: &Lines) {
     let unparseable = outcome.loss.malformed + not_found;
     let skipped = all.saturating_sub(records).saturating_sub(unparseable);
     say!("Parsed {records} of {all} records ({skipped} are not memory samples, {unparseable} unparseable)");
+    if lines.sched > 0 {
+        say!("Wrote {} scheduling events to {SCHED_LINES}", lines.sched);
+    }
     if filtered_out > 0 {
         say!("note: {filtered_out} accesses left out by the selection");
     }

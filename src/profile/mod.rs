@@ -45,6 +45,7 @@ pub(crate) mod meta;
 mod quick;
 mod recorder;
 pub(crate) mod recovered;
+pub(crate) mod sched_text;
 pub(crate) mod script;
 pub(crate) mod script_writer;
 mod snapshot;

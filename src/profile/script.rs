@@ -174,12 +174,12 @@ impl<R: BufRead> Reader<R> {
 }
 
 /// The fields before the addresses.
-struct Head<'a> {
-    pid: u32,
-    tid: u32,
-    cpu: u32,
-    time: u64,
-    rest: &'a [u8],
+pub(super) struct Head<'a> {
+    pub(super) pid: u32,
+    pub(super) tid: u32,
+    pub(super) cpu: u32,
+    pub(super) time: u64,
+    pub(super) rest: &'a [u8],
 }
 
 /// The fields after the time.
@@ -232,7 +232,7 @@ fn parse(line: &[u8]) -> Result<(ScriptSample, Has), Unreadable> {
 
 /// The name, which may look like the fields after it; whether the line has columns, which lines by other programs may lack; and
 /// the fields after the name.
-fn head(line: &[u8]) -> Option<(&[u8], bool, Head<'_>)> {
+pub(super) fn head(line: &[u8]) -> Option<(&[u8], bool, Head<'_>)> {
     // A name is shorter than its column.
     if let Some((comm, rest)) = line.split_at_checked(COLUMN).filter(|(_, rest)| rest.starts_with(b" ")) {
         if let Some(head) = ids(rest) {

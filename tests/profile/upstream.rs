@@ -2,11 +2,13 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::PoisonError;
 
 use super::script::text;
-use super::{made, said};
+use super::{made, said, BUILD_IDS};
 
 /// Runs our binary in `directory`.
 fn run_in(directory: &Path, line: &str) -> Output {
@@ -272,4 +274,227 @@ fn what_is_out_of_order_is_counted_and_sorted() {
     );
     let output = run_in(dir.path(), "process -o - -f q.tar.gz");
     assert!(output.status.success() && !said(&output).contains("out of order"), "{}", said(&output));
+}
+
+/// The text of `perf script -F comm,pid,tid,cpu,time,event,trace` for two threads that take turns on a CPU, ten times.
+fn sched_text() -> String {
+    let mut text = String::new();
+    let mut line = |comm: &str, tid: u32, us: u64, event: &str| {
+        let ids = format!("{}/{tid}", if tid == 0 { 0 } else { 100 });
+        writeln!(text, "{comm:>16} {ids:<13} [003] {}.{:06}: {event}", us / 1_000_000, us % 1_000_000).unwrap();
+    };
+    for step in 0..10 {
+        let at = 1_000_000 + step * 1000;
+        line("swapper", 0, at, "irq_vectors:reschedule_entry: vector=253");
+        line("swapper", 0, at + 1, "sched:sched_waking: comm=web worker pid=101 prio=120 target_cpu=003");
+        line("swapper", 0, at + 2, "irq_vectors:reschedule_exit: vector=253");
+        line("swapper", 0, at + 10, "sched:sched_switch: swapper/3:0 [120] R ==> web worker:101 [120]");
+        line("web worker", 101, at + 210, "sched:sched_stat_runtime: comm=web worker pid=101 runtime=200000 [ns]");
+        line(
+            "web worker",
+            101,
+            at + 210,
+            "sched:sched_switch: prev_comm=web worker prev_pid=101 prev_prio=120 prev_state=S ==> next_comm=swapper/3 next_pid=0 next_prio=120",
+        );
+    }
+    text
+}
+
+const SCHED_HINTS: &str = "{\"pid\":101,\"tgid\":100,\"hints\":7,\"timestamp\":1005000000}\n";
+
+#[test]
+fn scheduling_events_lie_beside_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let sched = sched_text();
+    let files = [("perf.sched.script", sched.as_bytes()), ("hints.jsonl", SCHED_HINTS.as_bytes())];
+    archive(&dir.path().join("only.tar.gz"), "only", &files);
+    let mem = text();
+    archive(&dir.path().join("both.tar.gz"), "both", &[files[0], files[1], ("perf.mem.script", mem.as_bytes())]);
+    expect(
+        &run_in(dir.path(), "process -f only.tar.gz"),
+        0,
+        "Parsed 40 of 60 sched trace records (20 are of other events, 0 unparseable)",
+    );
+    assert_eq!(names_in(&dir.path().join("only.out")), ["meta.json", "perf.sched.jsonl"]);
+    let output = run_in(dir.path(), "process -f both.tar.gz");
+    expect(&output, 0, "Parsed 40 of 60 sched trace records");
+    expect(&output, 0, "Parsed 100 of 100 records");
+    assert_eq!(names_in(&dir.path().join("both.out")), ["meta.json", "perf.jsonl", "perf.sched.jsonl"]);
+    let lines = fs::read_to_string(dir.path().join("only.out/perf.sched.jsonl")).unwrap();
+    assert_eq!(lines, fs::read_to_string(dir.path().join("both.out/perf.sched.jsonl")).unwrap());
+    let lines: Vec<serde_json::Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let switches: Vec<_> = lines.iter().filter(|line| line["event"] == "sched:sched_switch").collect();
+    assert_eq!((lines.len(), switches.len()), (40, 20));
+    let first = switches[0];
+    assert_eq!(first["trace"], "swapper/3:0 [120] R ==> web worker:101 [120]");
+    let fields = serde_json::json!({
+        "prev_comm": "swapper/3", "prev_pid": 0, "prev_prio": 120, "prev_state": "R", "next_comm": "web worker", "next_pid": 101,
+        "next_prio": 120, "cpu_idle": false, "prev_idle": true, "prev_hint": 0, "next_hint": 0,
+    });
+    assert_eq!(first["fields"], fields);
+    let ids = ["comm", "pid", "tid", "cpu", "time"].map(|field| first[field].clone());
+    assert_eq!(serde_json::Value::from(ids.to_vec()), serde_json::json!(["swapper", 0, 0, 3, 1.00001]));
+    // The hint is set in the middle.
+    let hints: Vec<_> =
+        switches.iter().map(|line| [line["hint"].as_u64(), line["fields"]["next_hint"].as_u64()]).collect();
+    assert_eq!((hints[1], hints[9]), ([Some(0), Some(0)], [Some(0), Some(0)]));
+    assert_eq!((hints[10], hints[11]), ([Some(0), Some(7)], [Some(7), Some(0)]));
+    // All forms give the same statistics.
+    let sched = |input: &str| {
+        let output = run_in(dir.path(), &format!("sched --by thread --json -f {input}"));
+        expect(&output, 0, "");
+        let mut found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        found.as_object_mut().unwrap().remove("input");
+        found.to_string()
+    };
+    let expected = sched("only.tar.gz");
+    assert!(expected.contains("web worker"), "{expected}");
+    fs::write(dir.path().join("sched.txt"), sched_text()).unwrap();
+    for input in ["both.tar.gz", "only.out/perf.sched.jsonl", "both.out", "sched.txt"] {
+        assert_eq!(sched(input), expected, "{input}");
+    }
+    // Memory is read where memory is wanted, and it is said where there is none.
+    expect(&run_in(dir.path(), "extract -f both.tar.gz --target-cpus 64"), 0, "");
+    expect(
+        &run_in(dir.path(), "extract -f only.tar.gz"),
+        2,
+        "has scheduling events and no accesses to memory: `scxprof sched -f only.tar.gz`",
+    );
+    expect(&run_in(dir.path(), "sched --windows 5ms --category hinted=web*@hint=7 -f only.tar.gz"), 0, "");
+}
+
+#[test]
+fn damaged_scheduling_text_is_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = sched_text();
+    let damaged = format!("perf: Segmentation fault\n{}", &text[..text.len() - 20]);
+    fs::create_dir(dir.path().join("p")).unwrap();
+    fs::write(dir.path().join("p/perf.sched.script"), damaged).unwrap();
+    let output = run_in(dir.path(), "process -f p");
+    expect(&output, 4, "Parsed 39 of 61 sched trace records");
+    expect(&output, 4, "2 of 61 lines of p/perf.sched.script are no scheduling events (the first is line 1)");
+    fs::write(dir.path().join("p/perf.sched.script"), "nothing of the kind\n").unwrap();
+    let output = run_in(dir.path(), "process -f p -o other");
+    assert!(matches!(output.status.code(), Some(1 | 2)), "{}", said(&output));
+    assert!(!dir.path().join("other").exists());
+}
+
+/// Its binary: that of the variable SCX_CHARACTERIZE, or the one on PATH; says if there is none, or if it cannot run.
+fn its_binary(test: &str) -> Option<PathBuf> {
+    let named = std::env::var_os("SCX_CHARACTERIZE").map(PathBuf::from);
+    let on_path = || {
+        std::env::split_paths(&std::env::var_os("PATH")?).map(|it| it.join("scx_characterize")).find(|it| it.is_file())
+    };
+    let found = named
+        .or_else(on_path)
+        .filter(|path| Command::new(path).arg("--help").output().is_ok_and(|it| it.status.success()));
+    if found.is_none() {
+        println!("SKIP: {test}: no scx_characterize (`cargo install scx_characterize`, or SCX_CHARACTERIZE=FILE)");
+    }
+    found
+}
+
+/// A perf for it that samples page faults where it wants samples of memory, which few machines of tests have.
+fn perf_of_faults(dir: &Path) -> PathBuf {
+    let path = dir.join("perf");
+    let script = "#!/bin/sh\nif [ \"$1\" = mem ]; then\n  for out; do :; done\n  exec perf record -q -e page-faults -c 1 -d --phys-data \
+                  --data-page-size --all-cgroups -a -o \"$out\"\nfi\nexec perf \"$@\"\n";
+    fs::write(&path, script).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+#[test]
+fn its_own_profiles_are_read() {
+    let test = "its_own_profiles_are_read";
+    let Some(binary) = its_binary(test) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let _turn = BUILD_IDS.lock().unwrap_or_else(PoisonError::into_inner);
+    let recorded = Command::new(&binary)
+        .args(["record", "-o", "myprofile", "-t", "2"])
+        .env("SCX_CHARACTERIZE_PERF", perf_of_faults(dir.path()))
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    if !recorded.status.success() || !dir.path().join("myprofile.tar.gz").exists() {
+        return println!(
+            "SKIP: {test}: perf cannot record here: {}",
+            said(&recorded).lines().next().unwrap_or_default()
+        );
+    }
+    // What happened in two seconds on a machine that may be idle is unknown.
+    let output = run_in(dir.path(), "process --max-loss 100 -f myprofile.tar.gz");
+    expect(&output, 0, "sched trace records");
+    assert_eq!(names_in(&dir.path().join("myprofile.out")), ["meta.json", "perf.jsonl", "perf.sched.jsonl"]);
+    expect(&run_in(dir.path(), "sched --max-loss 100 -f myprofile.tar.gz"), 0, "");
+    let lines = |name: &str| fs::read_to_string(dir.path().join("myprofile.out").join(name)).unwrap().lines().count();
+    if lines("perf.jsonl") == 0 {
+        return println!("SKIP: {test}: nothing used memory meanwhile");
+    }
+    let extracted = run_in(dir.path(), "extract -v --max-loss 100 --target-cpus 64 -f myprofile.out/perf.jsonl");
+    expect(&extracted, 0, "Total samples: ");
+    // And back: its extractor reads the lines.
+    let of_theirs = extracted_by(&binary, dir.path(), "mem -v -f myprofile.out/perf.jsonl");
+    expect(&of_theirs, 0, &format!("Total samples: {}\n", lines("perf.jsonl")));
+    expect(
+        &extracted_by(&binary, dir.path(), "sched util --window-ms 100 -v -f myprofile.out/perf.sched.jsonl"),
+        0,
+        "sched util: ",
+    );
+}
+
+fn extracted_by(binary: &Path, dir: &Path, line: &str) -> Output {
+    Command::new(binary).arg("extract").args(line.split(' ')).current_dir(dir).output().unwrap()
+}
+
+#[test]
+fn its_extractor_and_its_process_read_ours() {
+    let test = "its_extractor_and_its_process_read_ours";
+    let Some(binary) = its_binary(test) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let line = "record --source faults --max-loss 100 -o ours --enable-perf-script --disable-archive true";
+    let recorded = run_in(dir.path(), line);
+    if recorded.status.code() == Some(3) {
+        return println!("SKIP: {test}: {}", said(&recorded));
+    }
+    expect(&recorded, 0, "wrote ours");
+    expect(&run_in(dir.path(), "process -f ours"), 0, "wrote ours.out/perf.jsonl");
+    let count = fs::read_to_string(dir.path().join("ours.out/perf.jsonl")).unwrap().lines().count();
+    let total = format!("Total samples: {count}\n");
+    expect(&extracted_by(&binary, dir.path(), "mem -v -f ours.out/perf.jsonl"), 0, &total);
+    // Its process leaves out what has no physical address, as an ordinary user's samples have none.
+    let processed = Command::new(&binary).args(["process", "-f", "ours"]).current_dir(dir.path()).output().unwrap();
+    expect(&processed, 0, "");
+    let said = String::from_utf8_lossy(&processed.stdout).into_owned();
+    assert!(said.contains(&format!(" of {count} records")) && said.contains(", 0 unparseable)"), "{said}");
+    // Lines of hints, threads without a name, without a cgroup and without a hint are no obstacle.
+    fs::create_dir(dir.path().join("made")).unwrap();
+    fs::write(
+        dir.path().join("made/perf.script"),
+        format!(
+            "{}{:>16} 300/300         99.000000: {:16x} unknown {:16x} f (/x) {:16x} 4K\n",
+            text(),
+            ":300",
+            0x7f00_0000_1000_u64,
+            0x40_1000,
+            0
+        ),
+    )
+    .unwrap();
+    fs::write(
+        dir.path().join("made/hints.jsonl"),
+        "{\"pid\":101,\"tgid\":100,\"hints\":7,\"timestamp\":10500000000}\n",
+    )
+    .unwrap();
+    expect(&run_in(dir.path(), "process -f made"), 0, "");
+    expect(&extracted_by(&binary, dir.path(), "mem --use-hints -v -f made.out/perf.jsonl"), 0, "Total samples: 101\n");
+    // What it finds there with hints is what `score` reads.
+    let found = extracted_by(
+        &binary,
+        dir.path(),
+        "mem --use-hints -f made.out/perf.jsonl --workload-allotment-cgroup-regex app.slice",
+    );
+    fs::write(dir.path().join("cells.json"), &found.stdout).unwrap();
+    let output = run_in(dir.path(), "score -f made.out/perf.jsonl --config cells.json");
+    expect(&output, 0, "scx_mitosis itself rejects this configuration: it knows no `Hint`");
 }

@@ -82,7 +82,8 @@ impl Origin for ScriptOrigin<'_> {
     }
 
     fn end(self, outcome: &mut Outcome, _: Ending<Sample>) {
-        let Records::Script(Reader { missing, unreadable, disorder, .. }) = &self.profile.records else { return };
+        let Records::Script(lines) = &self.profile.records else { return };
+        let Reader { missing, unreadable, disorder, .. } = &**lines;
         outcome.loss.malformed = *unreadable;
         let notes = missing.sentence().into_iter().chain(disorder.sentence("samples", "perf's text"));
         outcome.notes.splice(..0, notes.chain(self.numbers.left_out()));
