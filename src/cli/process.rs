@@ -158,46 +158,45 @@ impl<W: Write> Sink for ToLines<W> {
     }
 }
 
-/// Writes each scheduling event as a line; without any, there is no file.
-struct SchedToLines {
-    /// The file; `None` for stdout.
+/// A file, or stdout, that is opened for the first byte: without any there is no file.
+struct Late {
+    /// `None` for stdout.
     path: Option<PathBuf>,
-    writer: Option<sched_text::Writer<Box<dyn Write>>>,
-    failed: Option<anyhow::Error>,
+    out: Option<Box<dyn Write>>,
+}
+
+impl Write for Late {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let out = match (self.out.take(), &self.path) {
+            (Some(out), _) => out,
+            (None, Some(path)) => Box::new(BufWriter::new(create(path)?)),
+            (None, None) => Box::new(BufWriter::new(std::io::stdout().lock())),
+        };
+        self.out.insert(out).write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.out.as_mut().map_or(Ok(()), Write::flush)
+    }
+}
+
+/// Writes each scheduling event as a line.
+struct SchedToLines {
+    writer: sched_text::Writer<Late>,
+    failed: Option<std::io::Error>,
 }
 
 impl SchedToLines {
     fn new(path: Option<PathBuf>) -> Self {
-        Self { path, writer: None, failed: None }
-    }
-
-    fn open(&self) -> anyhow::Result<sched_text::Writer<Box<dyn Write>>> {
-        let out: Box<dyn Write> = match &self.path {
-            Some(path) => Box::new(BufWriter::new(create(path)?)),
-            None => Box::new(BufWriter::new(std::io::stdout().lock())),
-        };
-        Ok(sched_text::Writer::new(out))
-    }
-
-    fn write(&mut self, events: &[SchedEvent]) -> anyhow::Result<()> {
-        if self.writer.is_none() {
-            self.writer = Some(self.open()?);
-        }
-        let Some(writer) = &mut self.writer else { return Ok(()) };
-        events.iter().try_for_each(|event| writer.write(event)).map_err(Into::into)
+        Self { writer: sched_text::Writer::new(Late { path, out: None }), failed: None }
     }
 
     /// The number of lines.
     fn finish(self) -> Result<u64, Failure> {
-        let finish = || {
-            let lines = self.writer.as_ref().map_or(0, |writer| writer.lines);
-            match (self.failed, self.writer) {
-                (Some(error), _) => Err(error),
-                (None, Some(writer)) => writer.finish().map(|()| lines).map_err(Into::into),
-                (None, None) => Ok(0),
-            }
-        };
-        finish().context(format!("cannot write {SCHED_LINES}")).map_err(Failure::NoResult)
+        let lines = self.writer.lines;
+        let finished = self.failed.map_or_else(|| self.writer.finish(), Err);
+        finished.context(format!("cannot write {SCHED_LINES}")).map_err(Failure::NoResult)?;
+        Ok(lines)
     }
 }
 
@@ -205,8 +204,8 @@ impl Sink for SchedToLines {
     fn sample(&mut self, _: &Sample, _: &mut Cgroups) {}
 
     fn sched(&mut self, events: &[SchedEvent], _: &mut Cgroups) {
-        if self.failed.is_none() && !events.is_empty() {
-            self.failed = self.write(events).err();
+        if self.failed.is_none() {
+            self.failed = events.iter().try_for_each(|event| self.writer.write(event)).err();
         }
     }
 }
@@ -334,7 +333,9 @@ pub(super) fn write_lines(
         (profile, sink.codes) = (rewound, Some(codes));
     }
     let mut filter = filter()?;
-    let mut sched = dir.filter(|_| form == Form::Json).map(|dir| SchedToLines::new(Some(dir.join(SCHED_LINES))));
+    // Where they have a file of their own, that has all.
+    let is_here = form == Form::Json && matches!(profile.sched_beside(), Ok(None));
+    let mut sched = dir.filter(|_| is_here).map(|dir| SchedToLines::new(Some(dir.join(SCHED_LINES))));
     let outcome = read(&mut profile, memory, filter.as_mut(), (&mut sink, sched.as_mut()), stop)?;
     let records = sink.records;
     let sched = sched.map_or(Ok(0), SchedToLines::finish)?;
@@ -386,6 +387,9 @@ pub(super) fn run(args: &ProcessArgs, stdout: Stdout) -> Result<(), Failure> {
     // scx_characterize has a file for memory and one for the scheduler.
     let beside = profile.sched_beside().map_err(|error| Failure::NoResult(error.into()))?;
     let mut ends = Ends::default();
+    if beside.is_some() && dir.is_none() {
+        say!("note: the scheduling events beside the samples are written only to a directory (-o DIR)");
+    }
     if let (Some(mut sched), Some(dir)) = (beside, &dir) {
         let (count, outcome) = write_sched(&mut sched, Some(dir), memory, &stop)?;
         if stop() {

@@ -353,6 +353,18 @@ fn scheduling_events_lie_beside_memory() {
     for input in ["both.tar.gz", "only.out/perf.sched.jsonl", "both.out", "sched.txt"] {
         assert_eq!(sched(input), expected, "{input}");
     }
+    expect(&run_in(dir.path(), "process -o - -f both.tar.gz"), 0, "written only to a directory");
+    let to_stdout = run_in(dir.path(), "process -o - -f only.tar.gz");
+    assert_eq!(to_stdout.stdout, fs::read(dir.path().join("only.out/perf.sched.jsonl")).unwrap());
+    // Records of memory beside it, whose hints are no scheduling events of theirs.
+    fs::create_dir(dir.path().join("records")).unwrap();
+    let order = made::Order { big: false };
+    for (name, bytes) in [files[0], files[1], ("perf.mem.data", &made::file(order, &made::records(order)))] {
+        fs::write(dir.path().join("records").join(name), bytes).unwrap();
+    }
+    expect(&run_in(dir.path(), "process -f records"), 0, "Parsed 40 of 60 sched trace records");
+    let lines = fs::read(dir.path().join("records.out/perf.sched.jsonl")).unwrap();
+    assert_eq!(lines, to_stdout.stdout);
     // Memory is read where memory is wanted, and it is said where there is none.
     expect(&run_in(dir.path(), "extract -f both.tar.gz --target-cpus 64"), 0, "");
     expect(
@@ -427,6 +439,11 @@ fn its_own_profiles_are_read() {
     expect(&output, 0, "sched trace records");
     assert_eq!(names_in(&dir.path().join("myprofile.out")), ["meta.json", "perf.jsonl", "perf.sched.jsonl"]);
     expect(&run_in(dir.path(), "sched --max-loss 100 -f myprofile.tar.gz"), 0, "");
+    // With hints, which belong to both.
+    let unpacked = Command::new("tar").args(["-xzf", "myprofile.tar.gz"]).current_dir(dir.path()).status().unwrap();
+    assert!(unpacked.success());
+    fs::write(dir.path().join("myprofile/hints.jsonl"), SCHED_HINTS).unwrap();
+    expect(&run_in(dir.path(), "process --max-loss 100 -f myprofile"), 0, "sched trace records");
     let lines = |name: &str| fs::read_to_string(dir.path().join("myprofile.out").join(name)).unwrap().lines().count();
     if lines("perf.jsonl") == 0 {
         return println!("SKIP: {test}: nothing used memory meanwhile");
