@@ -210,10 +210,13 @@ fn configurations_with_hints_are_read() {
         let output = run_in(dir.path(), &format!("score -f perf.mem.jsonl --config {name} --json"));
         let json: serde_json::Value =
             serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", said(&output)));
-        (json["configurations"][0]["locality"].as_f64().unwrap(), said(&output))
+        let subcells = json["configurations"][0]["cells"][0]["subcells"].as_array().unwrap();
+        let threads = subcells.iter().map(|it| format!("{} {}", it["name"].as_str().unwrap(), it["threads"]));
+        let threads = threads.collect::<Vec<_>>().join(", ");
+        (json["configurations"][0]["locality"].as_f64().unwrap(), said(&output) + &threads)
     };
     let (locality, note) = score("hints.json");
-    assert!(locality > 0.99, "{locality}");
+    assert!(locality > 0.99 && note.ends_with("alpha@hint=7 2, alpha@hint=9 2"), "{locality} {note}");
     assert!(
         note.contains("note: --config hints.json: scx_mitosis itself rejects this configuration: it knows no `Hint`"),
         "{note}"
