@@ -299,7 +299,8 @@ pub(super) fn with_living_tasks(placement: Placement, roots: &Roots) -> Placemen
 /// The same of an option that need not be given, for a command that knows threads by their names and cgroups.
 pub(super) fn given_configuration(option: &str, path: Option<&Path>) -> Result<Option<Placement>, Failure> {
     let placement = path.map(|path| configuration(option, path)).transpose()?;
-    if placement.as_ref().is_some_and(Placement::uses_hints) {
+    // Layers for hints that are not known are counted as such.
+    if placement.as_ref().is_some_and(|it| it.cells().is_some() && it.uses_hints()) {
         say!("note: {option}: threads are counted as if they had no hint, and the configuration asks for hints; `score` knows them");
     }
     Ok(placement)

@@ -9,12 +9,11 @@ impl Report {
     /// A report with the cells and subcells of a configuration, and without samples and threads. A layer of scx_layered is a cell that
     /// is not divided. `json` is the text of the configuration.
     pub(crate) fn of_configuration(placement: &Placement, json: &str) -> Self {
-        let cells = match placement.cells() {
-            Some(cells) => cells.iter().map(of_cell).collect(),
-            None => {
-                let layers: Value = serde_json::from_str(json).unwrap_or_default();
-                layers.as_array().into_iter().flatten().map(of_layer).collect()
-            }
+        let cells = if let Some(cells) = placement.cells() {
+            cells.iter().map(of_cell).collect()
+        } else {
+            let layers: Value = serde_json::from_str(json).unwrap_or_default();
+            layers.as_array().into_iter().flatten().map(of_layer).collect()
         };
         Self { version: VERSION, cells, ..Self::default() }
     }
