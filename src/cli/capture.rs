@@ -68,7 +68,7 @@ pub(super) struct WhoseArgs {
     #[arg(
         short = 't',
         long = "time",
-        alias = "duration",
+        aliases = ["duration", "timeout"],
         value_name = "TIME",
         allow_negative_numbers = true,
         value_parser = seconds,

@@ -40,7 +40,7 @@ const MAX_REPORT: u64 = 256 << 20;
     mut_args(text("output", "Write the difference to FILE instead of stdout")),
 )]
 pub(super) struct DiffArgs {
-    /// A profile as `extract` reads it, or a report (JSON of --report): before
+    /// A profile as `extract` reads it, a report (JSON of --report), or a configuration: before
     #[arg(help_heading = INPUT)]
     a: PathBuf,
     /// The same: after
@@ -90,6 +90,9 @@ fn load(path: &Path, args: &DiffArgs, signals: &Signals) -> Result<Report, Failu
     if let Some(report) = read_report(path)? {
         return Ok(report);
     }
+    if let Some(report) = read_configuration(path)? {
+        return Ok(report);
+    }
     let of_file = |error: anyhow::Error| Failure::NoResult(error.context(path.display().to_string()));
     let mut profile = input::profile(path, &|| signals.seen())?;
     let builder = input::session(&mut profile, args.memory.bytes());
@@ -112,6 +115,13 @@ fn load(path: &Path, args: &DiffArgs, signals: &Signals) -> Result<Report, Failu
         error => of_file(error.into()),
     })?;
     found.report().map_err(|error| of_file(error.into()))
+}
+
+/// A file that holds a configuration; `None` where it is something else.
+fn read_configuration(path: &Path) -> Result<Option<Report>, Failure> {
+    let Some(json) = input::list_of_named(path) else { return Ok(None) };
+    let placement = input::configuration("configuration", path)?;
+    Ok(Some(Report::of_configuration(&placement, &json)))
 }
 
 /// A file that holds a report; `None` where it is something else, which lines of JSON are too.

@@ -3,6 +3,7 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use anyhow::anyhow;
 use clap::Args;
 
 use super::args::{text, MaxLossArgs, MemoryArgs, RESULT};
@@ -29,7 +30,7 @@ use crate::stacks::trees;
 const EXAMPLES: &str = "\
 Examples:
   scxprof extract -f host.tar.gz > cells.json       what `run` would have printed on that host
-  scxprof extract -f host.tar.gz.out/perf.jsonl     the same from the lines of `process`
+  scxprof extract -f host.out/perf.jsonl            the same from the lines of `process`
   scxprof extract -f host.tar.gz -o cells.json --html report.html   and a page with all that led to it
   scxprof extract -f perf.data --exclude-comm '^cc1'  what perf mem record wrote, without the compilers
   perf script -F comm,pid,tid,time,addr,ip > perf.script   makes text that it reads";
@@ -75,6 +76,12 @@ pub(super) fn print(args: &ExtractArgs, shown: Shown, stdout: Stdout) -> Done {
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let stop = || signals.seen();
     let mut profile = input::profile(args.input.path(), &stop)?;
+    if profile.has_only_sched() {
+        let path = args.input.path().display();
+        return Err(Failure::Usage(anyhow!(
+            "{path} has scheduling events and no accesses to memory: `scxprof sched -f {path}` reads it"
+        )));
+    }
     let host = profile.meta.as_ref().map(|meta| meta.host.clone());
     outputs.add_evidence(args.evidence.open(|| host.unwrap_or_default())?)?;
     let mut sched = args.decision.wakeups(args.outputs.has_page(), profile.places(), profile.own_pid());

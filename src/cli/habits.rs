@@ -1,5 +1,7 @@
-//! What users of perf type that scxprof has under another name, or not at all: what does the same here, or what to type instead.
+//! What users of perf and of scx_characterize type that scxprof has under another name, or not at all: what does the same here, or what
+//! to type instead.
 
+use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
@@ -10,7 +12,7 @@ use clap::ArgMatches;
 
 use super::failure::Failure;
 
-/// Words after `scxprof` as perf has them, and what does the same here. The first that fits counts.
+/// Words after `scxprof` as perf and scx_characterize have them, and what does the same here. The first that fits counts.
 const INSTEAD: &[(&[&str], &str)] = &[
     (&["top"], "`sudo scxprof stacks -t 10`, which prints the functions that use the CPU"),
     (
@@ -47,6 +49,10 @@ const INSTEAD: &[(&[&str], &str)] = &[
         &["lock"],
         "`sudo scxprof stacks -e lock:contention_begin`, which prints the code that waits for locks of the kernel",
     ),
+    (
+        &["extract", "sched"],
+        "`scxprof sched -f PROFILE --windows 1ms --category NAME`, which prints the CPU time of each name in each window",
+    ),
     (&["kmem"], "`sudo scxprof stacks -e kmem:kmalloc`, which prints the code that allocates memory in the kernel"),
 ];
 
@@ -81,6 +87,11 @@ const OPTIONS: &[(&[&str], &[&str], &str)] = &[
         "it always watches the whole host, and `--by thread`, `--by process` or `--by cgroup` has a line for each",
     ),
     (&["sched"], &["-F", "-c", "-e"], "leave it out, as each event of the scheduler is taken"),
+    (
+        &["record"],
+        &["--disable-mem-trace"],
+        "accesses to memory are always recorded, and `sudo scxprof sched -t 30` watches the scheduler alone",
+    ),
     (&["report"], &["-n", "--show-nr-samples"], "leave it out, as the column `samples` is always printed"),
     (
         &["report"],
@@ -90,6 +101,20 @@ const OPTIONS: &[(&[&str], &[&str], &str)] = &[
     (&["report"], &["--tui", "--gtk"], "`--html FILE` writes a page to look at"),
     (&["extract"], &["--json"], "the configuration is JSON, and so is the report that `--report FILE` writes"),
 ];
+
+/// The command line without a word of scx_characterize that has no meaning here: `extract mem -f FILE` is `extract -f FILE`. A profile
+/// called `mem` is read where no other is named.
+pub(super) fn without_kind(args: &[OsString]) -> Cow<'_, [OsString]> {
+    let Some([command, kind, rest @ ..]) = args.get(1..) else { return args.into() };
+    let names_file = |word: &OsString| {
+        let word = word.as_encoded_bytes();
+        word.starts_with(b"-f") || word == b"--file" || word.starts_with(b"--file=")
+    };
+    if command != "extract" || kind != "mem" || !rest.iter().any(names_file) {
+        return args.into();
+    }
+    args.iter().enumerate().filter(|(at, _)| *at != 2).map(|(_, word)| word.clone()).collect()
+}
 
 /// The sentence for a command line of perf that is none of scxprof.
 pub(super) fn check(args: &[OsString]) -> Result<(), Failure> {
@@ -240,6 +265,21 @@ mod tests {
                 let parsed = root.clone().try_get_matches_from(line.replace("PID", "1").replace("TID", "1").split(' '));
                 assert!(parsed.is_ok(), "{line}");
             }
+        }
+    }
+
+    #[test]
+    fn only_a_kind_that_names_nothing_is_left_out() {
+        for (line, is) in [
+            ("scxprof extract mem -f a.jsonl -v", "scxprof extract -f a.jsonl -v"),
+            ("scxprof extract mem --use-hints --file=a", "scxprof extract --use-hints --file=a"),
+            ("scxprof extract mem", "scxprof extract mem"),
+            ("scxprof extract -f mem", "scxprof extract -f mem"),
+            ("scxprof process mem -f a", "scxprof process mem -f a"),
+            ("scxprof", "scxprof"),
+        ] {
+            let args: Vec<OsString> = line.split(' ').map(Into::into).collect();
+            assert_eq!(without_kind(&args).join(OsStr::new(" ")), is);
         }
     }
 

@@ -2,7 +2,7 @@
 //! with the errors about it, and read here if that is the same for several commands.
 
 use std::fs::File;
-use std::io::{BufReader, ErrorKind, Read as _};
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -90,6 +90,12 @@ pub(super) fn profile(path: &Path, stop: &dyn Fn() -> bool) -> Result<Profile, F
         ProfileError::Stopped { .. } => interrupted(),
         _ => Failure::NoResult(error.into()),
     })
+}
+
+/// The same, with the scheduling events of a profile that has them in a file of their own.
+pub(super) fn sched_profile(path: &Path, stop: &dyn Fn() -> bool) -> Result<Profile, Failure> {
+    let profile = profile(path, stop)?;
+    profile.into_sched().map_err(|error| Failure::NoResult(error.into()))
 }
 
 /// What to do for a recording of this kind to have addresses; `None` if they were recorded with it.
@@ -230,16 +236,35 @@ pub(super) fn text(path: &Path) -> Result<BufReader<File>, Failure> {
     file.map(BufReader::new).map_err(|error| Failure::Usage(anyhow!("cannot open {}: {error}", path.display())))
 }
 
+/// The text of a file that is a list of objects with names, as configurations are; `None` if it is none.
+pub(super) fn list_of_named(path: &Path) -> Option<String> {
+    let mut text = String::new();
+    let mut file = BufReader::new(open::regular(path).ok()?.take(MAX_CONFIGURATION + 1));
+    let begin = file.fill_buf().ok()?.trim_ascii_start().first().copied();
+    if begin != Some(b'[') {
+        return None;
+    }
+    file.read_to_string(&mut text).ok()?;
+    let list: Vec<serde_json::Map<String, serde_json::Value>> = serde_json::from_str(&text).ok()?;
+    // Elements of a Chrome JSON trace have names, too.
+    list.iter().all(|it| it.contains_key("name") && !it.contains_key("ph")).then_some(text)
+}
+
 /// Reads the configuration of a scheduler that `option` names.
 pub(super) fn configuration(option: &str, path: &Path) -> Result<Placement, Failure> {
-    let read = || -> anyhow::Result<Placement> {
+    let read = || -> anyhow::Result<(Placement, Option<String>)> {
         let mut text = String::new();
         open::regular(path)?.take(MAX_CONFIGURATION + 1).read_to_string(&mut text)?;
         let is_whole = text.len() as u64 <= MAX_CONFIGURATION;
         anyhow::ensure!(is_whole, "it has more than {} MiB", MAX_CONFIGURATION >> 20);
-        Ok(Placement::parse(&text)?)
+        Ok(Placement::read(&text)?)
     };
-    read().with_context(|| format!("{option} {}", path.display())).map_err(Failure::Usage)
+    let name = || format!("{option} {}", path.display());
+    let (placement, foreign) = read().with_context(name).map_err(Failure::Usage)?;
+    if let Some(foreign) = foreign {
+        say!("note: {}: {foreign}", name());
+    }
+    Ok(placement)
 }
 
 /// A configuration with what a recording says of threads, if it has conditions on that.
@@ -271,9 +296,14 @@ pub(super) fn with_living_tasks(placement: Placement, roots: &Roots) -> Placemen
     placement.with_tasks(Arc::new(tasks))
 }
 
-/// The same of an option that need not be given.
+/// The same of an option that need not be given, for a command that knows threads by their names and cgroups.
 pub(super) fn given_configuration(option: &str, path: Option<&Path>) -> Result<Option<Placement>, Failure> {
-    path.map(|path| configuration(option, path)).transpose()
+    let placement = path.map(|path| configuration(option, path)).transpose()?;
+    // Layers for hints that are not known are counted as such.
+    if placement.as_ref().is_some_and(|it| it.cells().is_some() && it.uses_hints()) {
+        say!("note: {option}: threads are counted as if they had no hint, and the configuration asks for hints; `score` knows them");
+    }
+    Ok(placement)
 }
 
 /// The end of a command that a signal ended before there was a result.

@@ -33,6 +33,7 @@ mod format;
 mod habits;
 mod hints;
 mod input;
+mod lines_dir;
 mod load;
 mod man;
 mod merge;
@@ -168,6 +169,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>, stdout_is_open: bool) -> E
 /// sample becomes ours.
 fn parse(args: &[OsString]) -> Result<Args, ExitCode> {
     habits::check(args).map_err(Failure::exit)?;
+    let args = &*habits::without_kind(args);
     let mut command = Args::command();
     let mut matches = command.try_get_matches_from_mut(args).map_err(|error| tell(error, args))?;
     let mut changed = names::with_newest(&command, args, &matches).map_err(Failure::exit)?;

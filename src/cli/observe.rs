@@ -75,7 +75,7 @@ fn observe_profile(
     analysis: impl FnOnce(CpuPlaces) -> Option<Analysis>,
 ) -> Result<Observed, Failure> {
     let stop = || signals.seen();
-    let mut profile = input::profile(path, &stop)?;
+    let mut profile = input::sched_profile(path, &stop)?;
     let mut sink = AnalysisSink::new(analysis(profile.places()));
     let outcome = input::read(input::session(&mut profile, MEMORY), &mut sink, &stop)?;
     messages::say_loss(&outcome.loss, false);

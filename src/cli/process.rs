@@ -1,8 +1,8 @@
 //! `scxprof process`: a profile as lines of JSON, one per access.
 
-use std::fs::{self, File};
-use std::io::Write;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, Context};
@@ -11,17 +11,18 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::args::{text, MaxLossArgs, MemoryArgs, RESULT};
 use super::decision;
-use super::destination::Directory;
 use super::ends::{Ends, Step};
 use super::failure::Failure;
 use super::filter::{Filter, FilterArgs};
 use super::input::{self, Damage, InputArgs};
+use super::lines_dir::{LinesDir, LINES, SCHED_LINES};
 use super::messages;
 use super::output::Stdout;
 use super::signals::Signals;
 use crate::host::Roots;
-use crate::profile::{jsonl, Profile, ProfileError, Records};
-use crate::resolve::{symbolize, Cgroups, SymbolOptions};
+use crate::profile::{jsonl, sched_text, script_writer, Profile, Records};
+use crate::resolve::{symbolize, Cgroups, Symbol, SymbolOptions};
+use crate::sample::sched::SchedEvent;
 use crate::sample::{CodeAddr, Sample, Source};
 use crate::session::{Outcome, Sink};
 use scxprof_perf::format::record_name;
@@ -29,7 +30,7 @@ use scxprof_perf::reader::PerfData;
 
 const EXAMPLES: &str = "\
 Examples:
-  scxprof process -f host.tar.gz                 writes host.tar.gz.out/perf.jsonl
+  scxprof process -f host.tar.gz                 writes host.out/perf.jsonl
   scxprof process -f perf.data --comm '^web'     what perf mem record wrote, some threads of it
   scxprof process -f web -o - | jq .addr         the lines of a directory to a filter
   perf script -F comm,pid,tid,time,addr,ip > perf.script   makes text that it reads";
@@ -53,7 +54,8 @@ pub(super) struct ProcessArgs {
     memory: MemoryArgs,
     #[command(flatten)]
     max_loss: MaxLossArgs,
-    /// The directory that is made for the lines, or - for the lines alone on stdout [default: PROFILE.out]
+    /// The directory that is made for the lines, or - for the lines alone on stdout [default: PROFILE.out, without .tar.gz]. One that
+    /// `process` wrote is replaced
     #[arg(short = 'o', long = "output", value_name = "DIR", help_heading = RESULT)]
     output: Option<PathBuf>,
     /// Print what was left out and why, each unreadable record, and records by type
@@ -66,9 +68,42 @@ pub(super) struct ProcessArgs {
     filter: FilterArgs,
 }
 
+/// The form of the lines of accesses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// JSON.
+    Json,
+    /// What `perf script` prints.
+    Script,
+}
+
+impl Form {
+    /// The name of their file.
+    pub(super) fn file(self) -> &'static str {
+        match self {
+            Self::Json => LINES,
+            Self::Script => script_writer::FILE,
+        }
+    }
+
+    /// The part of a line that names its instruction.
+    fn code_text(self, symbol: &Symbol) -> Vec<u8> {
+        match self {
+            Self::Json => jsonl::code_text(symbol),
+            Self::Script => script_writer::code_text(symbol),
+        }
+    }
+}
+
+/// What writes them.
+enum LineWriter<W: Write> {
+    Json(jsonl::Writer<W>),
+    Script(BufWriter<W>),
+}
+
 /// Writes each access as a line.
 struct ToLines<W: Write> {
-    writer: jsonl::Writer<W>,
+    writer: LineWriter<W>,
     /// The text about code in lines, if it is named.
     codes: Option<FxHashMap<CodeAddr, Vec<u8>>>,
     /// The last record that was written, to count records.
@@ -78,15 +113,23 @@ struct ToLines<W: Write> {
 }
 
 impl<W: Write> ToLines<W> {
-    fn new(out: W, profile: &Profile) -> Self {
-        let writer = jsonl::Writer::new(out, profile.source()).with_events(profile.event_names());
+    fn new(out: W, form: Form, profile: &Profile) -> Self {
+        let writer = match form {
+            Form::Json => {
+                LineWriter::Json(jsonl::Writer::new(out, profile.source()).with_events(profile.event_names()))
+            }
+            Form::Script => LineWriter::Script(BufWriter::new(out)),
+        };
         Self { writer, codes: None, last: 0, records: 0, failed: None }
     }
 
     fn finish(self) -> std::io::Result<()> {
         match self.failed {
             Some(error) => Err(error),
-            None => self.writer.finish().map(drop),
+            None => match self.writer {
+                LineWriter::Json(writer) => writer.finish().map(drop),
+                LineWriter::Script(mut writer) => writer.flush(),
+            },
         }
     }
 }
@@ -96,7 +139,15 @@ impl<W: Write> Sink for ToLines<W> {
         let path = cgroups.path(sample.raw.cgroup).map(|path| &**path);
         let code = self.codes.as_ref().zip(sample.code).and_then(|(codes, code)| codes.get(&code));
         if self.failed.is_none() {
-            self.failed = self.writer.write(sample, path, code.map(Vec::as_slice)).err();
+            let code = code.map(Vec::as_slice);
+            self.failed = match &mut self.writer {
+                LineWriter::Json(writer) => {
+                    // scx_characterize reads no line without a name.
+                    let code = code.or(self.codes.as_ref().map(|_| jsonl::UNKNOWN_CODE));
+                    writer.write(sample, path, code).err()
+                }
+                LineWriter::Script(writer) => script_writer::write(writer, sample, path, code).err(),
+            };
         }
         self.records += u64::from(self.last != sample.record);
         self.last = sample.record;
@@ -105,6 +156,63 @@ impl<W: Write> Sink for ToLines<W> {
     fn wants_code(&self) -> bool {
         self.codes.is_some()
     }
+}
+
+/// A file, or stdout, that is opened for the first byte: without any there is no file.
+struct Late {
+    /// `None` for stdout.
+    path: Option<PathBuf>,
+    out: Option<Box<dyn Write>>,
+}
+
+impl Write for Late {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let out = match (self.out.take(), &self.path) {
+            (Some(out), _) => out,
+            (None, Some(path)) => Box::new(BufWriter::new(create(path)?)),
+            (None, None) => Box::new(BufWriter::new(std::io::stdout().lock())),
+        };
+        self.out.insert(out).write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.out.as_mut().map_or(Ok(()), Write::flush)
+    }
+}
+
+/// Writes each scheduling event as a line.
+struct SchedToLines {
+    writer: sched_text::Writer<Late>,
+    failed: Option<std::io::Error>,
+}
+
+impl SchedToLines {
+    fn new(path: Option<PathBuf>) -> Self {
+        Self { writer: sched_text::Writer::new(Late { path, out: None }), failed: None }
+    }
+
+    /// The number of lines.
+    fn finish(self) -> Result<u64, Failure> {
+        let lines = self.writer.lines;
+        let finished = self.failed.map_or_else(|| self.writer.finish(), Err);
+        finished.context(format!("cannot write {SCHED_LINES}")).map_err(Failure::NoResult)?;
+        Ok(lines)
+    }
+}
+
+impl Sink for SchedToLines {
+    fn sample(&mut self, _: &Sample, _: &mut Cgroups) {}
+
+    fn sched(&mut self, events: &[SchedEvent], _: &mut Cgroups) {
+        if self.failed.is_none() {
+            self.failed = events.iter().try_for_each(|event| self.writer.write(event)).err();
+        }
+    }
+}
+
+/// A new file that only its owner can read.
+fn create(path: &Path) -> std::io::Result<File> {
+    File::options().write(true).create_new(true).mode(0o600).open(path)
 }
 
 /// The instructions of the samples, each once.
@@ -135,13 +243,16 @@ fn read(
     profile: &mut Profile,
     memory: usize,
     filter: Option<&mut Filter>,
-    sink: &mut dyn Sink,
+    (sink, sched): (&mut dyn Sink, Option<&mut SchedToLines>),
     stop: &dyn Fn() -> bool,
 ) -> Result<Outcome, Failure> {
     let mut select = filter.map(|filter| |sample: &Sample, cgroups: &mut Cgroups| filter.keeps(sample, cgroups));
     let mut builder = input::session(profile, memory);
     if let Some(select) = &mut select {
         builder = builder.select(select);
+    }
+    if let Some(sched) = sched {
+        builder = builder.sink(sched);
     }
     // What was read until a signal came is written, if that is to stdout.
     Ok(input::start(builder)?.run_into(sink, |_| stop()))
@@ -150,13 +261,14 @@ fn read(
 /// Reads the whole profile for its code, and returns it from its beginning with the text for each instruction.
 fn name_codes(
     mut profile: Profile,
+    form: Form,
     memory: usize,
     filter: Option<&mut Filter>,
     stop: &dyn Fn() -> bool,
 ) -> Result<(Profile, FxHashMap<CodeAddr, Vec<u8>>), Failure> {
     let mut codes = Codes::default();
     // Parts that cannot be read are reported when it is read for its lines.
-    let modules = read(&mut profile, memory, filter, &mut codes, stop)?.modules;
+    let modules = read(&mut profile, memory, filter, (&mut codes, None), stop)?.modules;
     if codes.unlisted > 0 {
         say!("note: the code of {} lines has no name: there are too many different instructions", codes.unlisted);
     }
@@ -168,7 +280,7 @@ fn name_codes(
     }
     let (mut texts, mut room, mut unsaid) = (FxHashMap::default(), MAX_TEXT, 0u64);
     for (code, symbol) in symbols.iter() {
-        let text = jsonl::code_text(symbol);
+        let text = form.code_text(symbol);
         match room.checked_sub(text.len()) {
             Some(rest) => {
                 room = rest;
@@ -187,6 +299,8 @@ fn name_codes(
 pub(super) struct Lines {
     profile: Profile,
     records: u64,
+    /// Lines of scheduling events.
+    sched: u64,
     filtered_out: u64,
     unselected: Option<String>,
     outcome: Outcome,
@@ -194,95 +308,53 @@ pub(super) struct Lines {
     addresses: Option<&'static str>,
 }
 
-/// Writes the accesses of a profile to `perf.jsonl` in `dir`, or to stdout, with the names of their code if `named`.
+/// Writes the accesses of a profile to their file in `dir`, or to stdout, with the names of their code if `named`.
 pub(super) fn write_lines(
     mut profile: Profile,
+    form: Form,
     dir: Option<&Path>,
     selection: &FilterArgs,
     named: bool,
     memory: usize,
     stop: &dyn Fn() -> bool,
 ) -> Result<Lines, Failure> {
-    let path = dir.map(|dir| dir.join("perf.jsonl"));
+    let path = dir.map(|dir| dir.join(form.file()));
     let name = path.as_ref().map_or("to stdout".to_owned(), |path| path.display().to_string());
     let failed = || format!("cannot write {name}");
-    let create = |path: &PathBuf| File::options().write(true).create_new(true).mode(0o600).open(path);
     let out: Box<dyn Write> = match &path {
         Some(path) => Box::new(create(path).with_context(failed).map_err(Failure::NoResult)?),
         None => Box::new(std::io::stdout().lock()),
     };
     let addresses = input::addresses(&mut profile);
-    let mut sink = ToLines::new(out, &profile);
+    let mut sink = ToLines::new(out, form, &profile);
     let filter = || if selection.is_empty() { Ok(None) } else { Filter::new(selection).map(Some) };
     if named {
-        let (rewound, codes) = name_codes(profile, memory, filter()?.as_mut(), stop)?;
+        let (rewound, codes) = name_codes(profile, form, memory, filter()?.as_mut(), stop)?;
         (profile, sink.codes) = (rewound, Some(codes));
     }
     let mut filter = filter()?;
-    let outcome = read(&mut profile, memory, filter.as_mut(), &mut sink, stop)?;
+    // Where they have a file of their own, that has all.
+    let is_here = form == Form::Json && matches!(profile.sched_beside(), Ok(None));
+    let mut sched = dir.filter(|_| is_here).map(|dir| SchedToLines::new(Some(dir.join(SCHED_LINES))));
+    let outcome = read(&mut profile, memory, filter.as_mut(), (&mut sink, sched.as_mut()), stop)?;
     let records = sink.records;
+    let sched = sched.map_or(Ok(0), SchedToLines::finish)?;
     sink.finish().with_context(failed).map_err(Failure::NoResult)?;
     let filtered_out = filter.as_ref().map_or(0, |filter| filter.left_out);
     let unselected = filter.and_then(|filter| filter.nothing());
-    Ok(Lines { profile, records, filtered_out, unselected, outcome, addresses })
+    Ok(Lines { profile, records, sched, filtered_out, unselected, outcome, addresses })
 }
 
-/// The destination of the lines: a directory with a temporary name until it is complete.
-struct Out {
-    path: PathBuf,
-    /// Its path leads through `parent`, which must stay open longer.
-    temporary: tempfile::TempDir,
-    /// The temporary directory.
-    dir: Directory,
-    parent: Directory,
-}
-
-impl Out {
-    fn new(profile: &Path, wanted: Option<&Path>) -> Result<Self, Failure> {
-        let path = wanted.map_or_else(
-            || {
-                let mut name = profile.file_name().map_or_else(|| "profile".into(), ToOwned::to_owned);
-                name.push(".out");
-                profile.with_file_name(name)
-            },
-            Path::to_owned,
-        );
-        let name = path.file_name();
-        let name = name.ok_or_else(|| Failure::Usage(anyhow!("-o {}: not a directory's name", path.display())))?;
-        let parent = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
-        if path.symlink_metadata().is_ok() {
-            return Err(Failure::Usage(ProfileError::Exists { path }.into()));
-        }
-        let mut prefix = std::ffi::OsString::from(".");
-        prefix.push(name);
-        let failed = || format!("cannot write in {} (-o names another place)", parent.display());
-        let parent = Directory::open(parent).with_context(failed).map_err(Failure::Usage)?;
-        let temporary = tempfile::Builder::new()
-            .prefix(&prefix)
-            .suffix(".tmp")
-            .permissions(PermissionsExt::from_mode(0o700))
-            .tempdir_in(parent.path())
-            .with_context(failed)
-            .map_err(Failure::Usage)?;
-        let dir = Directory::open(temporary.path()).map_err(|error| Failure::Usage(error.into()))?;
-        Ok(Self { path: path.clone(), temporary, dir, parent })
-    }
-
-    fn publish(self) -> anyhow::Result<()> {
-        let named = self.parent.path().join(self.path.file_name().unwrap_or_default());
-        if named.symlink_metadata().is_ok() {
-            return Err(ProfileError::Exists { path: self.path }.into());
-        }
-        let temporary = self.temporary.keep();
-        fs::rename(&temporary, &named).inspect_err(|_| {
-            // No incomplete directory stays behind.
-            let _ = fs::remove_dir_all(&temporary);
-        })?;
-        Ok(())
-    }
+/// Writes the scheduling events of a profile to their file in `dir`, or to stdout; returns the lines and what is said of them.
+fn write_sched(
+    profile: &mut Profile,
+    dir: Option<&Path>,
+    memory: usize,
+    stop: &dyn Fn() -> bool,
+) -> Result<(u64, Outcome), Failure> {
+    let mut sink = SchedToLines::new(dir.map(|dir| dir.join(SCHED_LINES)));
+    let outcome = input::start(input::session(profile, memory))?.run_into(&mut sink, |_| stop());
+    Ok((sink.finish()?, outcome))
 }
 
 /// Reads the profile and writes the lines.
@@ -296,7 +368,7 @@ pub(super) fn run(args: &ProcessArgs, stdout: Stdout) -> Result<(), Failure> {
     let stop = || signals.seen();
     input::check_profile(args.input.path())?;
     // Before a large archive is unpacked for nothing.
-    let out = if to_stdout { None } else { Some(Out::new(args.input.path(), args.output.as_deref())?) };
+    let out = if to_stdout { None } else { Some(LinesDir::new(args.input.path(), args.output.as_deref())?) };
     let profile = input::profile(args.input.path(), &stop)?;
     if matches!(profile.records, Records::Lines(_)) {
         let path = args.input.path().display();
@@ -304,11 +376,28 @@ pub(super) fn run(args: &ProcessArgs, stdout: Stdout) -> Result<(), Failure> {
     }
     let memory = args.memory.bytes();
     let dir = out.as_ref().map(|out| out.dir.path());
-    let lines = write_lines(profile, dir.as_deref(), &args.filter, !args.no_symbols, memory, &stop)?;
+    if profile.has_only_sched() {
+        return only_sched(args, profile, out, &stop);
+    }
+    let lines = write_lines(profile, Form::Json, dir.as_deref(), &args.filter, !args.no_symbols, memory, &stop)?;
     if stop() {
         return Err(if to_stdout { Failure::NoResult(anyhow!("interrupted")) } else { input::interrupted() });
     }
     let Lines { profile, .. } = &lines;
+    // scx_characterize has a file for memory and one for the scheduler.
+    let beside = profile.sched_beside().map_err(|error| Failure::NoResult(error.into()))?;
+    let mut ends = Ends::default();
+    if beside.is_some() && dir.is_none() {
+        say!("note: the scheduling events beside the samples are written only to a directory (-o DIR)");
+    }
+    if let (Some(mut sched), Some(dir)) = (beside, &dir) {
+        let (count, outcome) = write_sched(&mut sched, Some(dir), memory, &stop)?;
+        if stop() {
+            return Err(input::interrupted());
+        }
+        report_sched(&sched, count, &outcome);
+        ends.note(Step::Damage, Damage::of_profile(&sched).check());
+    }
     if let Some(out) = &out {
         let meta = profile.meta_of_lines(&lines.outcome, profile.damage());
         meta.write(&out.dir.path()).map_err(|error| Failure::NoResult(error.into()))?;
@@ -319,12 +408,52 @@ pub(super) fn run(args: &ProcessArgs, stdout: Stdout) -> Result<(), Failure> {
     }
     report(args, &lines);
     if let Some(path) = path {
-        say!("wrote {}", path.join("perf.jsonl").display());
+        say!("wrote {}", path.join(LINES).display());
     }
-    let mut ends = Ends::default();
     ends.note(Step::Damage, Damage::of_profile(profile).check());
     ends.note(Step::Loss, input::check_lines(args.max_loss.max_loss, profile));
     ends.end()
+}
+
+/// The same for a profile without any memory.
+fn only_sched(
+    args: &ProcessArgs,
+    mut profile: Profile,
+    out: Option<LinesDir>,
+    stop: &dyn Fn() -> bool,
+) -> Result<(), Failure> {
+    let dir = out.as_ref().map(|out| out.dir.path());
+    let (count, outcome) = write_sched(&mut profile, dir.as_deref(), args.memory.bytes(), stop)?;
+    if stop() {
+        return Err(if out.is_none() { Failure::NoResult(anyhow!("interrupted")) } else { input::interrupted() });
+    }
+    let damage = Damage::of_profile(&profile);
+    report_sched(&profile, count, &outcome);
+    if count == 0 {
+        let path = args.input.path().display();
+        return Err(Failure::NoResult(anyhow!("{path} has no scheduling events{}", damage.because("the profile"))));
+    }
+    if let Some(out) = out {
+        let meta = profile.meta_of_lines(&outcome, profile.damage());
+        meta.write(&out.dir.path()).map_err(|error| Failure::NoResult(error.into()))?;
+        let path = out.path.join(SCHED_LINES);
+        out.publish().with_context(|| format!("cannot write {}", path.display())).map_err(Failure::NoResult)?;
+        say!("wrote {}", path.display());
+    }
+    let mut ends = Ends::default();
+    ends.note(Step::Damage, damage.check());
+    ends.note(Step::Loss, input::check_lines(args.max_loss.max_loss, &profile));
+    ends.end()
+}
+
+fn report_sched(profile: &Profile, count: u64, outcome: &Outcome) {
+    let (all, _) = profile.samples();
+    let unparseable = outcome.loss.sched.malformed;
+    let others = all.saturating_sub(count).saturating_sub(unparseable);
+    say!("Parsed {count} of {all} sched trace records ({others} are of other events, {unparseable} unparseable)");
+    for line in &outcome.notes {
+        say!("note: {line}");
+    }
 }
 
 fn report(args: &ProcessArgs, lines: &Lines) {
@@ -334,6 +463,9 @@ fn report(args: &ProcessArgs, lines: &Lines) {
     let unparseable = outcome.loss.malformed + not_found;
     let skipped = all.saturating_sub(records).saturating_sub(unparseable);
     say!("Parsed {records} of {all} records ({skipped} are not memory samples, {unparseable} unparseable)");
+    if lines.sched > 0 {
+        say!("Wrote {} scheduling events to {SCHED_LINES}", lines.sched);
+    }
     if filtered_out > 0 {
         say!("note: {filtered_out} accesses left out by the selection");
     }

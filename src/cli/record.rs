@@ -16,6 +16,7 @@ use super::destination::Directory;
 use super::ends::{Ends, Step};
 use super::failure::Failure;
 use super::filter::FilterArgs;
+use super::process::Form;
 use super::signals::Signals;
 use super::stacks::{self, Unwind};
 use super::{input, messages, names, process};
@@ -51,6 +52,12 @@ pub(super) struct RecordArgs {
     /// Write the samples as lines of JSON too, as `process` does
     #[arg(long, help_heading = RESULT)]
     samples_jsonl: bool,
+    /// Write the samples as text of `perf script` too, as scx_characterize does for its own `process`
+    #[arg(long, help_heading = RESULT, hide = true)]
+    enable_perf_script: bool,
+    /// Do not record the scheduler's events: the default here, as scx_characterize calls it
+    #[arg(long, help_heading = WATCH, hide = true, conflicts_with = "sched")]
+    disable_sched_trace: bool,
     /// Keep the memory around the registers of timer samples in the profile: it holds data of the programs that are watched
     #[arg(long, help_heading = RESULT)]
     keep_memory: bool,
@@ -141,7 +148,11 @@ impl Places {
             )));
         }
         let is_records = dir.extension() == Some(OsStr::new("data"));
-        for (option, is_given) in [("-f", args.archive.is_some()), ("--samples-jsonl", args.samples_jsonl)] {
+        for (option, is_given) in [
+            ("-f", args.archive.is_some()),
+            ("--samples-jsonl", args.samples_jsonl),
+            ("--enable-perf-script", args.enable_perf_script),
+        ] {
             if is_records && is_given {
                 return Err(Failure::Usage(anyhow!(
                     "-o {}: a perf.data alone is written, so {option} is of no use; name a directory or an archive (.tar.gz)",
@@ -164,10 +175,10 @@ impl Places {
                 dir.with_file_name(name)
             })
         });
-        for path in [Some(&dir), archive.as_ref()].into_iter().flatten() {
-            if path.symlink_metadata().is_ok() {
-                return Err(Failure::Usage(ProfileError::Exists { path: path.clone() }.into()));
-            }
+        // An archive leaves no directory, so one of its name is not in its way: scx_characterize unpacks to it.
+        let path = archive.as_ref().unwrap_or(&dir);
+        if path.symlink_metadata().is_ok() {
+            return Err(Failure::Usage(ProfileError::Exists { path: path.clone() }.into()));
         }
         let open = |option: &str, directory: &Path| {
             Directory::open(directory).with_context(|| option.to_owned()).map_err(Failure::Usage)
@@ -177,16 +188,38 @@ impl Places {
         Ok(Self { dir, is_records, archive, parent, archives })
     }
 
-    /// A path to the profile, once it has its name.
+    /// A path to the directory, once it has its name.
     fn published(&self) -> PathBuf {
         self.parent.path().join(self.dir.file_name().unwrap_or_default())
     }
 
-    /// Gives the complete profile its name.
-    fn publish(&self, temporary: tempfile::TempDir) -> anyhow::Result<()> {
+    /// Gives the complete profile its name: that of the archive, if one is wanted, or else of the directory.
+    fn publish(&self, temporary: tempfile::TempDir, stop: &dyn Fn() -> bool) -> anyhow::Result<PathBuf> {
+        let (Some(archive), Some(directory)) = (&self.archive, &self.archives) else {
+            self.keep(temporary)?;
+            return Ok(self.dir.clone());
+        };
+        if let Err(error) = self.pack(temporary.path(), archive, directory, stop) {
+            let path = self.keep(temporary)?;
+            let kept = format!("cannot write {}: the profile stays in {}", archive.display(), path.display());
+            return Err(error.context(kept));
+        }
+        let shown = self.shown(temporary.path());
+        temporary
+            .close()
+            .with_context(|| format!("{} is whole, but {} stays too", archive.display(), shown.display()))?;
+        Ok(archive.clone())
+    }
+
+    /// Gives the directory its name, also if the profile is not whole; returns its path. Where something has that name, which is in
+    /// no archive's way, the directory keeps its temporary one.
+    fn keep(&self, temporary: tempfile::TempDir) -> anyhow::Result<PathBuf> {
         let path = temporary.keep();
-        let shown = directory_of(&self.dir).join(path.file_name().unwrap_or_default());
+        let shown = self.shown(&path);
         if self.published().symlink_metadata().is_ok() {
+            if self.archive.is_some() {
+                return Ok(shown);
+            }
             return Err(anyhow!(
                 "{} was created in the meantime; the profile is in {}",
                 self.dir.display(),
@@ -201,26 +234,33 @@ impl Places {
             fs::remove_dir_all(&path)
                 .with_context(|| format!("{} is whole, but {} stays too", self.dir.display(), shown.display()))?;
         }
-        Ok(())
+        Ok(self.dir.clone())
     }
 
-    /// Replaces the directory by the archive; the directory stays if the archive cannot be made or the user wants to `stop`.
-    fn archive(&self, stop: &dyn Fn() -> bool) -> anyhow::Result<PathBuf> {
-        let (Some(archive), Some(directory)) = (&self.archive, &self.archives) else { return Ok(self.dir.clone()) };
+    /// The temporary directory as the user knows it.
+    fn shown(&self, temporary: &Path) -> PathBuf {
+        directory_of(&self.dir).join(temporary.file_name().unwrap_or_default())
+    }
+
+    /// Writes the archive of the temporary directory, unless the user wants to `stop`.
+    fn pack(
+        &self,
+        temporary: &Path,
+        archive: &Path,
+        directory: &Directory,
+        stop: &dyn Fn() -> bool,
+    ) -> anyhow::Result<()> {
         let name = archive.file_name().with_context(|| format!("-f {}: not a file's name", archive.display()))?;
-        let kept = || format!("cannot write {}: the profile stays in {}", archive.display(), self.dir.display());
-        let mut temporary = tempfile::Builder::new()
+        let mut file = tempfile::Builder::new()
             .prefix(".scxprof-")
             .suffix(".tmp")
             .permissions(PermissionsExt::from_mode(0o600))
-            .tempfile_in(directory.path())
-            .with_context(kept)?;
-        pack(&self.published(), BufWriter::new(temporary.as_file_mut()), stop).with_context(kept)?;
-        temporary.as_file().sync_all().with_context(kept)?;
-        temporary.persist_noclobber(directory.path().join(name)).map_err(|error| error.error).with_context(kept)?;
-        fs::remove_dir_all(self.published())
-            .with_context(|| format!("{} is whole, but {} stays too", archive.display(), self.dir.display()))?;
-        Ok(archive.clone())
+            .tempfile_in(directory.path())?;
+        let inside = self.dir.file_name().unwrap_or_default();
+        pack(temporary, inside, BufWriter::new(file.as_file_mut()), stop)?;
+        file.as_file().sync_all()?;
+        file.persist_noclobber(directory.path().join(name)).map_err(|error| error.error)?;
+        Ok(())
     }
 }
 
@@ -278,17 +318,16 @@ pub(super) fn run(args: &RecordArgs) -> Result<(), Failure> {
     // An incomplete profile is kept too: readers read what there is.
     let tasks = tasks.finish(args.sched);
     let written = write(&recorder, &outcome).and_then(|()| Ok(profile::tasks::write(&held_open.path(), &tasks)?));
-    let lined = if args.samples_jsonl { write_samples(args, &held_open.path(), &places.dir, &signals) } else { Ok(()) };
-    let kept = places.publish(temporary).map_err(Failure::NoResult);
+    let lined = write_samples(args, &held_open.path(), &signals);
     let mut ends = Ends::default();
     ends.command(capture::end(command, &signals));
-    ends.note(Step::Result, kept);
     let damaged = format!("not all of {} could be written", places.dir.display());
     ends.note(Step::Result, written.context(damaged).map_err(Failure::NoResult));
-    ends.note(Step::Result, lined);
+    let is_lined = ends.note(Step::Result, lined).is_some();
     if ends.has_result() {
         signals.begin();
-        if let Some(path) = ends.note(Step::Result, places.archive(&|| signals.seen()).map_err(Failure::NoResult)) {
+        let published = places.publish(temporary, &|| signals.seen()).map_err(Failure::NoResult);
+        if let Some(path) = ends.note(Step::Result, published) {
             report(args.verbose, &outcome);
             say!("wrote {}", path.display());
             if outcome.accesses == 0 {
@@ -296,6 +335,9 @@ pub(super) fn run(args: &RecordArgs) -> Result<(), Failure> {
                 say!("note: the profile has no samples in {}{why}", messages::lasted(outcome.duration));
             }
         }
+    } else if let Some(path) = ends.note(Step::Result, places.keep(temporary).map_err(Failure::NoResult)) {
+        let without = if is_lined { "" } else { " without the lines, which `scxprof process` makes" };
+        say!("note: the profile stays in {}{without}", path.display());
     }
     ends.loss(&wanted.tuning.max_loss, &outcome.loss);
     ends.sched_loss(&wanted.tuning.max_loss, &outcome.loss.sched);
@@ -313,18 +355,18 @@ fn write(recorder: &Recorder, outcome: &Outcome) -> anyhow::Result<()> {
 }
 
 /// The lines of `process`, from the recording. A signal has ended the recording; the next one ends this, and deletes the lines.
-fn write_samples(args: &RecordArgs, dir: &Path, published: &Path, signals: &Signals) -> Result<(), Failure> {
-    signals.begin();
-    let stop = || signals.seen();
-    let profile = input::profile(dir, &stop)?;
-    let memory = args.capture.tuning.memory.bytes();
-    process::write_lines(profile, Some(dir), &FilterArgs::default(), !args.no_symbols, memory, &stop)?;
-    if stop() {
-        let _ = fs::remove_file(dir.join("perf.jsonl"));
-        return Err(Failure::NoResult(anyhow!(
-            "interrupted: the profile stays in {} without lines of JSON, which `scxprof process` makes",
-            published.display()
-        )));
+fn write_samples(args: &RecordArgs, dir: &Path, signals: &Signals) -> Result<(), Failure> {
+    let forms = [(Form::Json, args.samples_jsonl), (Form::Script, args.enable_perf_script)];
+    for (form, _) in forms.into_iter().filter(|(_, is_wanted)| *is_wanted) {
+        signals.begin();
+        let stop = || signals.seen();
+        let profile = input::profile(dir, &stop)?;
+        let memory = args.capture.tuning.memory.bytes();
+        process::write_lines(profile, form, Some(dir), &FilterArgs::default(), !args.no_symbols, memory, &stop)?;
+        if stop() {
+            let _ = fs::remove_file(dir.join(form.file()));
+            return Err(Failure::NoResult(anyhow!("interrupted before {} was whole", form.file())));
+        }
     }
     Ok(())
 }
@@ -348,8 +390,11 @@ mod tests {
     fn an_archive_that_is_stopped_leaves_the_directory() {
         let parent = tempfile::tempdir().unwrap();
         let dir = parent.path().join("web");
-        fs::create_dir(&dir).unwrap();
-        fs::write(dir.join("perf.data"), "x").unwrap();
+        let recorded = || {
+            let temporary = tempfile::tempdir_in(parent.path()).unwrap();
+            fs::write(temporary.path().join("perf.data"), "x").unwrap();
+            temporary
+        };
         let archive = parent.path().join("web.tar.gz");
         let open = || Directory::open(parent.path()).unwrap();
         let is_records = false;
@@ -360,11 +405,18 @@ mod tests {
             parent: open(),
             archives: Some(open()),
         };
-        let error = format!("{:#}", places.archive(&|| true).unwrap_err());
+        let error = format!("{:#}", places.publish(recorded(), &|| true).unwrap_err());
         assert!(error.ends_with(&format!("the profile stays in {}: interrupted", dir.display())), "{error}");
         assert!(dir.join("perf.data").exists());
         assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 1, "nothing of an archive");
-        assert_eq!(places.archive(&|| false).unwrap(), archive);
-        assert!(!dir.exists() && archive.exists());
+        // The directory is in no archive's way; another profile that is stopped stays beside it.
+        let error = format!("{:#}", places.publish(recorded(), &|| true).unwrap_err());
+        assert!(error.contains(&format!("the profile stays in {}/.tmp", parent.path().display())), "{error}");
+        assert_eq!(places.publish(recorded(), &|| false).unwrap(), archive);
+        assert!(dir.exists() && archive.exists());
+        assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 3);
+        let mut entries = tar::Archive::new(flate2::read::GzDecoder::new(fs::File::open(&archive).unwrap()));
+        let names: Vec<_> = entries.entries().unwrap().map(|it| it.unwrap().path().unwrap().into_owned()).collect();
+        assert_eq!(names, [Path::new("web/perf.data")]);
     }
 }

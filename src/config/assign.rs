@@ -357,6 +357,7 @@ mod tests {
         let subcell = |it: &Assignment| Subcell {
             name: it.unit.to_string(),
             matches: it.prefixes.iter().map(|prefix| vec![prefix.clone()]).collect(),
+            hints: Vec::new(),
         };
         let subcells: Vec<Subcell> = assignments.assigned.iter().map(subcell).collect();
         assignments.assigned.get(subcell_of(&subcells, name.as_bytes())?).map(|it| it.unit)

@@ -35,13 +35,16 @@ pub enum CellMatch {
 }
 
 /// A part of a cell with its own CPUs among the cell's.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Subcell {
     /// Its name, for display only.
     pub name: String,
     /// Its threads: one of these lists must match, with all of its prefixes. One empty list takes every thread.
     pub matches: Vec<Vec<CommPrefix>>,
+    /// The task hint that each of these lists asks for too, in their order; one beyond the last asks for none. Empty but for
+    /// configurations that scx_characterize wrote with `--use-hints`, which scx_mitosis itself rejects.
+    pub hints: Vec<Option<u64>>,
 }
 
 /// The beginning of a thread's name, at most 15 bytes.
@@ -51,13 +54,19 @@ impl Subcell {
     /// The subcell that takes every thread that no other takes.
     #[must_use]
     pub(crate) fn catch_all() -> Self {
-        Self { name: CATCH_ALL.to_owned(), matches: vec![Vec::new()] }
+        Self { name: CATCH_ALL.to_owned(), matches: vec![Vec::new()], hints: Vec::new() }
     }
 
     /// True if it takes every thread.
     #[must_use]
     pub fn is_catch_all(&self) -> bool {
-        self.matches.iter().any(Vec::is_empty)
+        self.lists().any(|(prefixes, hint)| prefixes.is_empty() && hint.is_none())
+    }
+
+    /// The lists of which one must match: the prefixes of each, and its hint.
+    pub(crate) fn lists(&self) -> impl Iterator<Item = (&[CommPrefix], Option<u64>)> {
+        let hints = self.hints.iter().copied().chain(std::iter::repeat(None));
+        self.matches.iter().map(Vec::as_slice).zip(hints)
     }
 }
 

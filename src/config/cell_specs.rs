@@ -3,6 +3,8 @@
 use regex::{Regex, RegexBuilder};
 use thiserror::Error;
 
+use crate::sample::printable;
+
 /// The directory of cgroups for scx_mitosis. It matches the text of this followed by the cgroup's path.
 pub const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 /// The default of `--workload-allotment-cgroup-regex`: the name of an allotment's cgroup.
@@ -245,6 +247,19 @@ impl CellSpecs {
     #[must_use]
     pub fn specs(&self) -> &[CellSpec] {
         &self.specs
+    }
+
+    /// What the summary calls a cell: its cell spec, but an allotment as its expression matches it.
+    pub(crate) fn group(&self, spec: SpecIndex, cgroup: Option<&[u8]>) -> String {
+        let Some(spec) = self.specs.get(spec) else { return String::new() };
+        let matched = match (&spec.matcher, cgroup) {
+            (CgroupMatcher::Regex(regex), Some(path)) if spec.name == ALLOTMENT => {
+                let path = format!("{CGROUP_ROOT}{}", String::from_utf8_lossy(path));
+                regex.find(&path).map(|found| printable(found.as_str().as_bytes()))
+            }
+            _ => None,
+        };
+        matched.filter(|text| !text.is_empty()).unwrap_or_else(|| spec.name.clone())
     }
 
     /// How many of them, the first ones, are the user's `--cell`s.

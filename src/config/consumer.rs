@@ -41,7 +41,8 @@ impl Consumer {
         }
     }
 
-    fn unchecked(cells: &[Cell]) -> Result<Self, MitosisError> {
+    /// Loads a configuration whatever the limits of the scheduler.
+    pub(super) fn unchecked(cells: &[Cell]) -> Result<Self, MitosisError> {
         let load = |cell: &Cell| {
             let matcher = match &cell.matches {
                 CellMatch::CgroupContains(part) => CgroupMatcher::Contains(part.clone()),
@@ -59,9 +60,15 @@ impl Consumer {
     /// The cell and the subcell of a thread, by its cgroup's path below `/sys/fs/cgroup` and its name.
     #[must_use]
     pub fn assign(&self, cgroup: &[u8], comm: &[u8]) -> Assigned {
+        self.assign_hinted(cgroup, comm, None)
+    }
+
+    /// The same of a thread with this hint. As scx_characterize writes it, a thread without one has the hint 0.
+    #[must_use]
+    pub fn assign_hinted(&self, cgroup: &[u8], comm: &[u8], hint: Option<u64>) -> Assigned {
         let cell = self.cell_of(cgroup).map(|(cell, _)| cell);
         let subcells = cell.and_then(|cell| self.cells.get(cell)).map(|(_, subcells)| subcells.as_slice());
-        Assigned { cell, subcell: subcells.and_then(|subcells| subcell_of(subcells, comm)) }
+        Assigned { cell, subcell: subcells.and_then(|subcells| subcell_of_hinted(subcells, comm, hint)) }
     }
 
     /// The path of the cgroup that is the cell of a cgroup; empty for the root's. Each cgroup that a spec matches is a cell.
@@ -91,8 +98,15 @@ impl Consumer {
 
 /// The first subcell that takes the name; if there is none, the catch-all, wherever it stands.
 pub(super) fn subcell_of(subcells: &[Subcell], comm: &[u8]) -> Option<usize> {
+    subcell_of_hinted(subcells, comm, None)
+}
+
+fn subcell_of_hinted(subcells: &[Subcell], comm: &[u8], hint: Option<u64>) -> Option<usize> {
+    let hint = hint.unwrap_or(0);
     let takes = |subcell: &Subcell| {
-        subcell.matches.iter().any(|ands| ands.iter().all(|prefix| comm.starts_with(prefix.as_bytes())))
+        subcell.lists().any(|(prefixes, asked)| {
+            prefixes.iter().all(|prefix| comm.starts_with(prefix.as_bytes())) && asked.is_none_or(|asked| asked == hint)
+        })
     };
     let first = subcells.iter().position(|subcell| !subcell.is_catch_all() && takes(subcell));
     first.or_else(|| subcells.iter().position(Subcell::is_catch_all))

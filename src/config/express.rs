@@ -173,7 +173,8 @@ fn subcells(
             basis.why.push(note.to_string());
             notes.push(note);
         }
-        expressed.subcells.push(Subcell { name, matches: prefixes.into_iter().map(|prefix| vec![prefix]).collect() });
+        let matches = prefixes.into_iter().map(|prefix| vec![prefix]).collect();
+        expressed.subcells.push(Subcell { name, matches, hints: Vec::new() });
         expressed.bases.push(basis);
     }
     if !expressed.subcells.is_empty() {

@@ -356,7 +356,11 @@ mod tests {
         for (matches, prefixes) in cells {
             let mut subcells: Vec<Subcell> = prefixes
                 .iter()
-                .map(|(prefix, _)| Subcell { name: (*prefix).to_owned(), matches: vec![vec![(*prefix).to_owned()]] })
+                .map(|(prefix, _)| Subcell {
+                    name: (*prefix).to_owned(),
+                    matches: vec![vec![(*prefix).to_owned()]],
+                    ..Subcell::default()
+                })
                 .collect();
             let basis = |value: f64| Basis { communities: vec![0], value, ..Basis::default() };
             let mut bases: Vec<Basis> = prefixes.iter().map(|(_, value)| basis(*value)).collect();

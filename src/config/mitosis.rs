@@ -4,11 +4,11 @@
 
 use std::collections::BTreeSet;
 
-use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use thiserror::Error;
 
 use super::cell::{Cell, CellMatch, Subcell};
+pub use super::mitosis_file::{parse, read, ParseError};
 use crate::sample::Comm;
 use scxprof_base::escape;
 
@@ -92,6 +92,14 @@ pub enum MitosisError {
     /// More than one catch-all, or one that also has conditions.
     #[error("cell \"{cell}\": subcell \"{subcell}\" is a second catch-all, or one with conditions")]
     CatchAll {
+        /// The cell.
+        cell: String,
+        /// The subcell.
+        subcell: String,
+    },
+    /// A condition on the task hint, which scx_characterize writes and the scheduler does not know.
+    #[error("cell \"{cell}\", subcell \"{subcell}\": a condition on the hint; the scheduler knows none")]
+    Hint {
         /// The cell.
         cell: String,
         /// The subcell.
@@ -188,6 +196,10 @@ fn check_subcells(cell: &Cell) -> Result<(), MitosisError> {
     let mut earlier: Vec<&str> = Vec::new();
     for subcell in &cell.subcells {
         let in_cell = || (name(), subcell.name.clone());
+        if subcell.hints.iter().any(Option::is_some) {
+            let (cell, subcell) = in_cell();
+            return Err(MitosisError::Hint { cell, subcell });
+        }
         if subcell.is_catch_all() {
             if has_catch_all || subcell.matches.len() != 1 {
                 let (cell, subcell) = in_cell();
@@ -275,77 +287,13 @@ fn string(text: &str) -> String {
     Value::from(text).to_string()
 }
 
-/// Why the scheduler cannot parse a file.
-#[derive(Debug, Error)]
-#[error("no cell configuration: {0}")]
-pub struct ParseError(#[from] serde_json::Error);
-
-#[derive(Deserialize)]
-struct ReadCell {
-    name: String,
-    #[serde(default)]
-    matches: Option<Map<String, Value>>,
-    #[serde(default)]
-    subcells: Vec<ReadSubcell>,
-}
-
-#[derive(Deserialize)]
-enum ReadCellMatch {
-    CgroupContains(String),
-    CgroupRegex(String),
-}
-
-#[derive(Deserialize)]
-struct ReadSubcell {
-    name: String,
-    #[serde(default = "any_thread")]
-    matches: Vec<Vec<ReadSubcellMatch>>,
-}
-
-#[derive(Deserialize)]
-enum ReadSubcellMatch {
-    CommPrefix(String),
-}
-
-fn any_thread() -> Vec<Vec<ReadSubcellMatch>> {
-    vec![Vec::new()]
-}
-
-/// Reads a configuration as the scheduler does: unknown keys are ignored, missing `matches` take all.
-///
-/// It only parses; [`check`] checks the limits.
-///
-/// # Errors
-/// Text that is no such list, has a condition that the scheduler does not know, or lacks a name.
-pub fn parse(json: &str) -> Result<Vec<Cell>, ParseError> {
-    let cells: Vec<ReadCell> = serde_json::from_str(json)?;
-    let cell = |cell: ReadCell| {
-        let matches = match cell.matches {
-            Some(object) if !object.is_empty() => match serde_json::from_value(Value::Object(object))? {
-                ReadCellMatch::CgroupContains(part) => CellMatch::CgroupContains(part),
-                ReadCellMatch::CgroupRegex(regex) => CellMatch::CgroupRegex(regex),
-            },
-            _ => CellMatch::All,
-        };
-        let prefixes = |ands: Vec<ReadSubcellMatch>| {
-            ands.into_iter().map(|ReadSubcellMatch::CommPrefix(prefix)| prefix).collect::<Vec<_>>()
-        };
-        let subcell = |subcell: ReadSubcell| Subcell {
-            name: subcell.name,
-            matches: subcell.matches.into_iter().map(prefixes).collect(),
-        };
-        Ok(Cell { name: cell.name, matches, subcells: cell.subcells.into_iter().map(subcell).collect() })
-    };
-    cells.into_iter().map(cell).collect::<Result<_, serde_json::Error>>().map_err(ParseError)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn subcell(name: &str, matches: &[&[&str]]) -> Subcell {
         let ands = |ands: &&[&str]| ands.iter().map(|&prefix| prefix.to_owned()).collect();
-        Subcell { name: name.to_owned(), matches: matches.iter().map(ands).collect() }
+        Subcell { name: name.to_owned(), matches: matches.iter().map(ands).collect(), hints: Vec::new() }
     }
 
     fn cell(name: &str, matches: CellMatch, subcells: &[Subcell]) -> Cell {
@@ -439,15 +387,5 @@ mod tests {
             cell("rest", CellMatch::All, &[]),
         ];
         assert_eq!(parse(&to_json(&cells).unwrap()).unwrap(), cells);
-    }
-
-    #[test]
-    fn reading_is_as_strict_and_as_lax_as_the_scheduler() {
-        assert!(parse(r#"[{"name":"a","matches":[[]]}]"#).is_err());
-        assert!(parse(r#"[{"name":"a","matches":{"Cgroup":"x"}}]"#).is_err());
-        assert!(parse(r#"[{"name":"a","subcells":[{"name":"s","matches":[[{"Hint":1}]]}]}]"#).is_err());
-        assert!(parse(r#"[{"matches":{}}]"#).is_err());
-        let cells = parse(r#"[{"name":"a","match":{"CgroupRegex":"x"},"subcells":[{"name":"s"}]}]"#).unwrap();
-        assert_eq!(cells, [cell("a", CellMatch::All, &[subcell("s", &[&[]])])]);
     }
 }

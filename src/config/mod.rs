@@ -22,6 +22,7 @@ pub mod layered;
 pub(crate) mod layers;
 pub(crate) mod members;
 pub mod mitosis;
+mod mitosis_file;
 mod note;
 mod one_cell;
 mod owners;

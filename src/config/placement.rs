@@ -12,7 +12,7 @@ use super::layered::{self, Layer, LayerMatch, Takers};
 use super::mitosis;
 use super::scheduler::Scheduler;
 use crate::host::facts::Tasks;
-use crate::sample::Task;
+use crate::sample::{Task, TaskHint};
 
 /// Kinds of conditions that the cgroup, the name and the hint of a thread decide.
 const DECIDED: [&str; 7] =
@@ -92,29 +92,41 @@ pub enum PlacementError {
     LayeredRefused(#[from] layered::LayeredError),
 }
 
-/// True if an element is a layer: only layers have a kind or a template, and lists of conditions at the top.
-fn is_layer(element: &Value) -> bool {
-    ["kind", "template"].iter().any(|name| element.get(name).is_some())
-        || element.get("matches").is_some_and(|matches| matches.is_array() && element.get("subcells").is_none())
+/// True if elements are layers: only layers have a kind or a template, and lists of conditions at the top. Cells may have such lists
+/// in the form of scx_characterize's pull request, which has `match` and subcells.
+fn are_layers(elements: &[Value]) -> bool {
+    let has = |names: [&str; 2]| elements.iter().any(|it| names.iter().any(|name| it.get(name).is_some()));
+    let has_lists = || elements.iter().any(|it| it.get("matches").is_some_and(Value::is_array));
+    has(["kind", "template"]) || has_lists() && !has(["match", "subcells"])
 }
 
 impl Placement {
     /// Loads the text of a configuration: of scx_layered if an element is a layer, else of scx_mitosis.
     ///
     /// # Errors
-    /// The scheduler would not load it.
+    /// The scheduler would not load it. Those that scx_characterize writes for scx_mitosis are loaded, see [`Placement::read`].
     pub fn parse(json: &str) -> Result<Self, PlacementError> {
+        Self::read(json).map(|(placement, _)| placement)
+    }
+
+    /// The same, with a sentence on what scx_mitosis itself does not read, if scx_characterize wrote some of that.
+    ///
+    /// # Errors
+    /// As [`Placement::parse`].
+    pub fn read(json: &str) -> Result<(Self, Option<String>), PlacementError> {
         let value: Value = serde_json::from_str(json)?;
-        let loaded = if value.as_array().into_iter().flatten().any(is_layer) {
+        let elements = value.as_array().map(Vec::as_slice).unwrap_or_default();
+        let (loaded, foreign) = if are_layers(elements) {
             let layers = layered::parse(json)?;
             let consumer = layered::Consumer::new(&layers)?;
-            Loaded::Layered(layers, consumer)
+            (Loaded::Layered(layers, consumer), None)
         } else {
-            let cells = mitosis::parse(json)?;
-            let consumer = Consumer::new(&cells)?;
-            Loaded::Mitosis(cells, consumer)
+            let (cells, foreign) = mitosis::read(json)?;
+            // What the scheduler does not load need not be within its limits.
+            let consumer = if foreign.is_some() { Consumer::unchecked(&cells)? } else { Consumer::new(&cells)? };
+            (Loaded::Mitosis(cells, consumer), foreign)
         };
-        Ok(Self { loaded, tasks: Arc::default() })
+        Ok((Self { loaded, tasks: Arc::default() }, foreign))
     }
 
     /// Cells that are loaded.
@@ -167,7 +179,8 @@ impl Placement {
     pub fn place_of(&self, task: &Task<'_>) -> Place {
         match &self.loaded {
             Loaded::Mitosis(cells, consumer) => {
-                let assigned = consumer.assign(task.cgroup, task.comm);
+                let hint = if let TaskHint::Is(hint) = task.hint { Some(hint) } else { None };
+                let assigned = consumer.assign_hinted(task.cgroup, task.comm, hint);
                 let cell = assigned.cell.and_then(|cell| cells.get(cell));
                 let subcell = cell.and_then(|cell| cell.subcells.get(assigned.subcell?));
                 let is_divided = cell.is_some_and(|cell| !cell.subcells.is_empty());
@@ -232,10 +245,22 @@ impl Placement {
         }
     }
 
+    /// Its cells, if it is for scx_mitosis.
+    pub(crate) fn cells(&self) -> Option<&[Cell]> {
+        match &self.loaded {
+            Loaded::Mitosis(cells, _) => Some(cells),
+            Loaded::Layered(..) => None,
+        }
+    }
+
     /// True if it has conditions on task hints.
     #[must_use]
     pub fn uses_hints(&self) -> bool {
-        self.conditions().any(|it| matches!(it, LayerMatch::HintEquals(_)))
+        let is_hinted = |subcell: &Subcell| subcell.hints.iter().any(Option::is_some);
+        match &self.loaded {
+            Loaded::Mitosis(cells, _) => cells.iter().flat_map(|cell| &cell.subcells).any(is_hinted),
+            Loaded::Layered(..) => self.conditions().any(|it| matches!(it, LayerMatch::HintEquals(_))),
+        }
     }
 
     /// True if conditions are on what procfs says of threads ([`Tasks`]).

@@ -245,6 +245,7 @@ mod tests {
         let subcell = |prefixes: &[&str]| Subcell {
             name: String::new(),
             matches: prefixes.iter().map(|&prefix| vec![prefix.to_owned()]).collect(),
+            hints: Vec::new(),
         };
         let subcells = [subcell(&["a", "b"]), subcell(&["c"]), Subcell::catch_all()];
         for (communities, alone, kept) in [

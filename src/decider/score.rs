@@ -68,6 +68,8 @@ impl Decider {
 
     /// Where a configuration puts each thread. Hints that were not followed are not known.
     fn places(&self, placement: &Placement, knows_hints: bool) -> Vec<Place> {
+        // Lines of JSON have the hints of their samples, although none were followed.
+        let knows_hints = knows_hints || self.facts.iter().any(|it| it.hint.is_some());
         let mut placement = placement.clone();
         placement.know_cgroups(self.cell_of_cgroup.values().filter_map(|it| it.1.as_deref()));
         let main = self.facts.iter().filter(|facts| facts.pid == facts.tid);

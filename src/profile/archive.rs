@@ -1,6 +1,7 @@
 //! A profile as one file, .tar.gz: packed from a directory, and unpacked within limits.
 
 use std::cell::Cell;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -25,12 +26,11 @@ const MAX_HEADERS: u64 = 4 << 20;
 const MAX_NAME: usize = 4096;
 const MAX_DEPTH: usize = 16;
 
-/// Writes `dir` with its files to `out`, under its own name, until `stop` returns true.
+/// Writes the files of `dir` to `out`, in a directory `name`, until `stop` returns true.
 ///
 /// # Errors
 /// Those of reading and writing; or it was stopped.
-pub(crate) fn pack(dir: &Path, out: impl Write, stop: &dyn Fn() -> bool) -> io::Result<()> {
-    let name = dir.file_name().unwrap_or_else(|| "profile".as_ref());
+pub(crate) fn pack(dir: &Path, name: &OsStr, out: impl Write, stop: &dyn Fn() -> bool) -> io::Result<()> {
     let mut archive = tar::Builder::new(GzEncoder::new(out, Compression::fast()));
     let mut files: Vec<_> = fs::read_dir(dir)?.collect::<Result<_, _>>()?;
     // The largest file comes last: a truncated archive contains all others.
@@ -251,7 +251,7 @@ mod tests {
         let written = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
         File::options().write(true).open(profile.join("perf.data")).unwrap().set_modified(written).unwrap();
         let path = dir.path().join("x.tar.gz");
-        pack(&profile, File::create(&path).unwrap(), &|| false).unwrap();
+        pack(&profile, "some profile".as_ref(), File::create(&path).unwrap(), &|| false).unwrap();
         let mut tar = tar::Archive::new(MultiGzDecoder::new(File::open(&path).unwrap()));
         for entry in tar.entries().unwrap() {
             let header = entry.unwrap().header().clone();

@@ -48,7 +48,9 @@ pub enum ProfileError {
         format: u64,
     },
     /// A directory without records.
-    #[error("{}: no perf.data, perf.mem.data, perf.script, perf.mem.script or perf.jsonl in it", path.display())]
+    #[error(
+        "{}: no perf.data, perf.mem.data, perf.script, perf.mem.script, perf.jsonl or perf.sched.data in it", path.display()
+    )]
     NoData {
         /// The directory.
         path: PathBuf,

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::path::Path;
 
 use super::error::ProfileError;
-use super::{foreign, jsonl, script};
+use super::{foreign, jsonl, sched_text, script};
 use crate::host::open;
 use scxprof_perf::format::MAGIC;
 
@@ -23,6 +23,8 @@ pub(crate) enum FileType {
     Lines,
     /// Output of `perf script`.
     Text,
+    /// Scheduling events: output of `perf script`, or lines of JSON.
+    Sched,
 }
 
 /// The type of `path`. If the beginning is ambiguous, as in a damaged file, the name decides.
@@ -55,6 +57,9 @@ pub(crate) fn kind_of(path: &Path) -> Result<FileType, ProfileError> {
     }
     if matches!(jsonl::Reader::new(head.as_slice()).next_line(), Ok(Some(_))) {
         return Ok(FileType::Lines);
+    }
+    if sched_text::is_sched(&head) {
+        return Ok(FileType::Sched);
     }
     let what = foreign::what(&head);
     let is_lines =

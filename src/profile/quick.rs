@@ -113,7 +113,8 @@ pub(super) fn parse(line: &[u8]) -> Option<Quick<'_>> {
     let mut at = Cursor(line);
     let mut sample = Sample::default();
     at.word(b"{\"comm\":\"")?;
-    sample.comm = Some(Comm::new(at.text()?));
+    let comm = at.text()?;
+    sample.comm = at.word(b",\"unnamed\":true").is_none().then(|| Comm::new(comm));
     at.word(b",\"pid\":")?;
     sample.raw.pid = at.id()?;
     at.word(b",\"tid\":")?;
@@ -136,7 +137,7 @@ pub(super) fn parse(line: &[u8]) -> Option<Quick<'_>> {
     at.word(b"\",\"data_page_size\":")?;
     sample.raw.page_size = at.number()?;
     let cgroup = match at.word(b",\"cgroup\":\"") {
-        Some(()) => Some(at.long_text()?),
+        Some(()) => Some(at.long_text()?).filter(|path| *path != b"unknown"),
         None => None,
     };
     at.word(b",\"hint\":")?;

@@ -12,6 +12,7 @@
 
 use std::io::{self, BufRead, Read};
 
+use super::disorder::Disorder;
 use super::jsonl::{parse_time, Missing};
 use crate::resolve::maps::USER_END;
 use crate::sample::{Comm, DataSource, MemoryId, RawSample, Sample};
@@ -91,6 +92,8 @@ pub struct Reader<R> {
     pub cut: bool,
     /// The fields that lines lacked.
     pub missing: Missing,
+    /// Lines that came after later ones of their thread.
+    pub disorder: Disorder,
 }
 
 impl<R: BufRead> Reader<R> {
@@ -106,6 +109,7 @@ impl<R: BufRead> Reader<R> {
             listed: Vec::new(),
             cut: false,
             missing: Missing::default(),
+            disorder: Disorder::default(),
         }
     }
 
@@ -136,7 +140,10 @@ impl<R: BufRead> Reader<R> {
                 Err(Unreadable::Cut)
             };
             match parsed.and_then(|(line, has)| self.judge(line, has)) {
-                Ok(line) => return Ok(Some(line)),
+                Ok(line) => {
+                    self.disorder.observe(line.sample.raw.tid, line.sample.raw.time);
+                    return Ok(Some(line));
+                }
                 // `perf script --header` says there what was recorded where. A thread's name may begin so, too.
                 Err(_) if whole && self.line.starts_with(b"#") => self.lines -= 1,
                 Err(why) => {
@@ -167,12 +174,12 @@ impl<R: BufRead> Reader<R> {
 }
 
 /// The fields before the addresses.
-struct Head<'a> {
-    pid: u32,
-    tid: u32,
-    cpu: u32,
-    time: u64,
-    rest: &'a [u8],
+pub(super) struct Head<'a> {
+    pub(super) pid: u32,
+    pub(super) tid: u32,
+    pub(super) cpu: u32,
+    pub(super) time: u64,
+    pub(super) rest: &'a [u8],
 }
 
 /// The fields after the time.
@@ -225,7 +232,7 @@ fn parse(line: &[u8]) -> Result<(ScriptSample, Has), Unreadable> {
 
 /// The name, which may look like the fields after it; whether the line has columns, which lines by other programs may lack; and
 /// the fields after the name.
-fn head(line: &[u8]) -> Option<(&[u8], bool, Head<'_>)> {
+pub(super) fn head(line: &[u8]) -> Option<(&[u8], bool, Head<'_>)> {
     // A name is shorter than its column.
     if let Some((comm, rest)) = line.split_at_checked(COLUMN).filter(|(_, rest)| rest.starts_with(b" ")) {
         if let Some(head) = ids(rest) {

@@ -2,6 +2,7 @@
 
 mod across;
 mod answer;
+mod configured;
 mod diff;
 mod false_sharing;
 mod hot_lines;

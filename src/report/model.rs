@@ -19,7 +19,7 @@ use scxprof_base::tables::Tables;
 pub const VERSION: u32 = 3;
 
 /// The report.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Report {
     /// [`VERSION`].
@@ -142,7 +142,7 @@ impl CellReport {
 }
 
 /// The kind of a subcell.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum SubcellKind {
@@ -151,11 +151,12 @@ pub enum SubcellKind {
     /// Threads of one name.
     Class,
     /// All others.
+    #[default]
     Rest,
 }
 
 /// A subcell.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct SubcellReport {
     /// Its name in the configuration.

@@ -126,7 +126,7 @@ fn reads_what_this_build_recorded(test: &str, binary: &Path) {
         assert!(extracted.stdout.starts_with(b"["), "{extracted:?}");
         let processed = Command::new(program).args(["process", "-f"]).arg(&profile).output().unwrap();
         assert!(processed.status.success(), "{processed:?}");
-        let out = dir.path().join("p.tar.gz.out");
+        let out = dir.path().join("p.out");
         let lines = fs::read(out.join("perf.jsonl")).unwrap();
         fs::remove_dir_all(out).unwrap();
         (extracted.stdout, extracted.stderr, fs::read(&report).unwrap(), lines)

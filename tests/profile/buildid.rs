@@ -36,7 +36,10 @@ fn named(bytes: &[u8]) -> (Option<String>, String) {
     assert!(output.status.success(), "{}", said(&output));
     let lines = std::fs::read_to_string(dir.path().join("perf.data.out/perf.jsonl")).unwrap();
     let line: serde_json::Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
-    (line["sym"].as_str().map(ToOwned::to_owned), line["dso"].as_str().unwrap().to_owned())
+    (
+        line["sym"].as_str().filter(|sym| *sym != "[unknown]").map(ToOwned::to_owned),
+        line["dso"].as_str().unwrap().to_owned(),
+    )
 }
 
 #[test]

@@ -160,7 +160,7 @@ fn lines_go_where_they_are_wanted() {
     let (dir, path) = text_as("perf.script");
     let at = |name: &str| dir.path().join(name);
     expect(&run("process", &path, &[]), 0, "perf.script.out/perf.jsonl");
-    expect(&run("process", &path, &[]), 2, "it is never overwritten: remove it or name another with -o");
+    expect(&run("process", &path, &[]), 0, "perf.script.out/perf.jsonl");
     expect(&run("process", &path, &["-o", at("other").to_str().unwrap()]), 0, "other/perf.jsonl");
     let lines = std::fs::read(at("other/perf.jsonl")).unwrap();
     assert_eq!(lines, std::fs::read(at("perf.script.out/perf.jsonl")).unwrap());

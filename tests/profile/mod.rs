@@ -18,6 +18,7 @@ mod perf;
 mod roundtrip;
 mod script;
 mod seeds;
+mod upstream;
 
 use std::path::Path;
 use std::process::{Command, Output};

@@ -49,9 +49,9 @@ fn lines_are_the_same_from_every_machine() {
     let process = |path: &std::path::Path| {
         let output = scxprof(&["process", "-f", path.to_str().unwrap()]);
         assert!(output.status.success(), "{}", said(&output));
-        let mut out = path.as_os_str().to_owned();
-        out.push(".out");
-        std::fs::read_to_string(std::path::Path::new(&out).join("perf.jsonl")).unwrap()
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let out = path.with_file_name(format!("{}.out", name.trim_end_matches(".tar.gz")));
+        std::fs::read_to_string(out.join("perf.jsonl")).unwrap()
     };
     let (_dir, path) = made::write(&made::file(ORDER, &made::records(ORDER)));
     let lines = process(&path);
@@ -77,7 +77,9 @@ fn what_is_there_is_not_overwritten() {
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
     assert_eq!(std::fs::read(out.join("perf.jsonl")).unwrap(), b"mine");
     let dir_arg = dir.path().to_str().unwrap();
-    for args in [vec!["-o", dir_arg], vec!["-o", &format!("{dir_arg}/x"), "-f", path.to_str().unwrap()]] {
+    for args in
+        [vec!["-o", dir_arg, "--disable-archive"], vec!["-o", &format!("{dir_arg}/x"), "-f", path.to_str().unwrap()]]
+    {
         let output = scxprof(&[&["record", "-t", "0.1"], &args[..]].concat());
         assert_eq!(output.status.code(), Some(2), "{}", said(&output));
         assert!(said(&output).contains("exists already"), "{}", said(&output));

@@ -241,7 +241,7 @@ fn named_by_us(programs: &Programs, recording: &Path) -> Named {
     fs::remove_dir_all(out).unwrap();
     let line = |line: &str| {
         let line: serde_json::Value = serde_json::from_str(line).unwrap();
-        let text = |field: &str| line[field].as_str().map(ToOwned::to_owned);
+        let text = |field: &str| line[field].as_str().filter(|text| *text != "[unknown]").map(ToOwned::to_owned);
         let ip = u64::from_str_radix(&text("ip").unwrap(), 16).unwrap();
         ((text("time").unwrap(), ip), (text("sym"), text("dso").unwrap_or_default()))
     };

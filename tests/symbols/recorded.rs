@@ -79,7 +79,7 @@ impl Recording {
         for line in self.processed(&[]).lines() {
             let line: serde_json::Value = serde_json::from_str(line).unwrap();
             if line["dso"].as_str().is_some_and(|dso| dso.contains("/program")) {
-                names.insert(line["sym"].as_str().unwrap_or("none").to_owned());
+                names.insert(line["sym"].as_str().filter(|sym| *sym != "[unknown]").unwrap_or("none").to_owned());
             }
         }
         names

@@ -340,7 +340,7 @@ fn read(
     notes: &mut Vec<String>,
 ) -> Result<(Script, Option<Memory>, Tasks), Failure> {
     let path = &args.file;
-    let mut profile = input::profile(path, &|| signals.seen())?;
+    let mut profile = input::sched_profile(path, &|| signals.seen())?;
     notes.extend(profile.sched_lacks());
     let recorder = profile.own_pid();
     let (from, to) = filter.window();

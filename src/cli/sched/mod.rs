@@ -315,7 +315,7 @@ fn watch(
 
 /// Reads a recording.
 fn read(args: &SchedArgs, path: &Path, signals: &Signals, placement: Option<Placement>) -> Result<Observed, Failure> {
-    let mut profile: Profile = input::profile(path, &|| signals.seen())?;
+    let mut profile: Profile = input::sched_profile(path, &|| signals.seen())?;
     let memory = args.tuning.memory(&Roots::default())?;
     let lacks = profile.sched_lacks();
     let mut stats = args.wakers.enable(SchedSink::new(profile.places(), profile.own_pid()));

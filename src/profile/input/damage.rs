@@ -65,6 +65,7 @@ impl Profile {
             }
             Records::Script(lines) => (lines.lines, 0),
             Records::Lines(lines) => (lines.counts.lines, 0),
+            Records::Sched(lines) => (lines.lines, 0),
         }
     }
 
@@ -72,7 +73,7 @@ impl Profile {
     #[must_use]
     pub fn unparseable(&self) -> Vec<String> {
         match &self.records {
-            Records::PerfData(_) | Records::Lines(_) => self.unparseable.clone(),
+            Records::PerfData(_) | Records::Lines(_) | Records::Sched(_) => self.unparseable.clone(),
             Records::Script(lines) => {
                 lines.listed.iter().map(|(line, why)| format!("line {line} is not a sample: {why}")).collect()
             }
@@ -88,6 +89,10 @@ impl Profile {
                 let (line, why) = text.listed.first()?;
                 (text.unreadable, text.lines, "perf's text".to_owned(), format!("line {line}: {why}"))
             }
+            Records::Sched(text) => {
+                let first = format!("line {}", text.first_unreadable?);
+                (text.unreadable, text.lines, self.shown(), first)
+            }
             Records::Lines(text) => {
                 let (line, why) = text.counts.first_unreadable.as_ref()?;
                 let of = self.shown();
@@ -100,7 +105,8 @@ impl Profile {
         } else {
             String::new()
         };
-        let sentence = format!("{count} of {all} lines of {of} are no samples (the first is {first}){help}");
+        let what = if matches!(self.records, Records::Sched(_)) { "scheduling events" } else { "samples" };
+        let sentence = format!("{count} of {all} lines of {of} are no {what} (the first is {first}){help}");
         Some(UnreadableLines { count, all, is_all, sentence })
     }
 
@@ -115,7 +121,8 @@ impl Profile {
             Records::PerfData(perf_data) => damage_of(perf_data.damage(), &mut lines),
             Records::Script(text) if text.cut => lines.push(CUT.to_owned()),
             Records::Lines(text) if text.counts.cut => lines.push(CUT.to_owned()),
-            Records::Script(_) | Records::Lines(_) => {}
+            Records::Sched(text) if text.cut => lines.push(CUT.to_owned()),
+            Records::Script(_) | Records::Lines(_) | Records::Sched(_) => {}
         }
         lines.extend(self.unreadable_lines().filter(|lines| lines.is_all).map(|lines| lines.sentence));
         let unreadable = self.recovered.as_ref().map_or(0, |recovered| recovered.unreadable);

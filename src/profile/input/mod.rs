@@ -12,7 +12,7 @@ use super::file_type::{kind_of, FileType};
 use super::hints::Hints;
 use super::meta::Host;
 use super::recovered::Recovered;
-use super::{features, jsonl, script, tasks, Meta};
+use super::{features, jsonl, sched_text, script, tasks, Meta};
 use crate::host::clock::monotonic_ns;
 use crate::host::facts::Tasks;
 use crate::host::open;
@@ -26,6 +26,7 @@ use scxprof_perf::reader::{Event, PerfData};
 use scxprof_trace::Recorded;
 
 mod damage;
+mod sched;
 
 /// A pid that no process has (`PID_MAX_LIMIT` is 4 Mi).
 const NOBODY: u32 = 1 << 30;
@@ -37,8 +38,20 @@ const FAULTS: [u64; 3] = [2, 5, 6];
 /// The records in a directory written by perf (`--kcore`, `--threads`).
 const DATA: &str = "data";
 /// The files that may contain the samples, the most complete one first.
-pub(crate) const DATA_FILES: [&str; 7] =
-    ["perf.data", "perf.mem.data", "perf.jsonl", "perf.mem.jsonl", "perf.mem.script", "perf.script", DATA];
+pub(crate) const DATA_FILES: [&str; 10] = [
+    "perf.data",
+    "perf.mem.data",
+    "perf.jsonl",
+    "perf.mem.jsonl",
+    "perf.mem.script",
+    "perf.script",
+    SCHED_FILES[0],
+    SCHED_FILES[1],
+    SCHED_FILES[2],
+    DATA,
+];
+/// Those of them that have only scheduling events, which scx_characterize records beside memory.
+const SCHED_FILES: [&str; 3] = ["perf.sched.data", "perf.sched.jsonl", "perf.sched.script"];
 /// Events of the scheduler, and what is missing without them.
 const SCHED_NEEDS: [(&[&str], &str); 4] = [
     (&["sched:sched_switch"], "no run times, waits or sleeps"),
@@ -55,9 +68,11 @@ pub enum Records {
     /// The records of perf.data.
     PerfData(Box<PerfData<File>>),
     /// The text that `perf script` printed, if the records are gone.
-    Script(script::Reader<BufReader<File>>),
+    Script(Box<script::Reader<BufReader<File>>>),
     /// The lines of JSON that `process` wrote.
     Lines(Box<jsonl::Blocks<File>>),
+    /// Scheduling events as text or as lines of JSON.
+    Sched(Box<sched_text::Reader<BufReader<File>>>),
 }
 
 /// A profile that is open for reading.
@@ -109,7 +124,7 @@ impl Profile {
     pub fn open_until(path: &Path, stop: &dyn Fn() -> bool) -> Result<Self, ProfileError> {
         let unpacked = match kind_of(path)? {
             FileType::Archive => Some(archive::unpack(path, stop)?),
-            FileType::Directory | FileType::PerfData | FileType::Text | FileType::Lines => None,
+            FileType::Directory | FileType::PerfData | FileType::Text | FileType::Lines | FileType::Sched => None,
         };
         Self::open_unpacked(path, unpacked)
     }
@@ -176,6 +191,12 @@ impl Profile {
         if kind == FileType::Lines {
             // The lines contain what would be beside them.
             wrong.extend(meta.iter().flat_map(|meta| meta.damage.clone()));
+        } else if kind == FileType::Sched {
+            wrong.extend(meta.iter().flat_map(|meta| meta.damage.clone()));
+            // Lines of JSON contain the hints.
+            if data.extension().is_none_or(|extension| extension != "jsonl") {
+                hints = beside("hints.jsonl")?.map(Hints::new);
+            }
         } else {
             recovered = beside(RECOVERED)?.map(Recovered::new);
             hints = beside("hints.jsonl")?.map(Hints::new);
@@ -192,7 +213,8 @@ impl Profile {
         }
         let mut source = None;
         let records = match kind {
-            FileType::Text => Records::Script(script::Reader::new(open_lines(&data, data != root)?)),
+            FileType::Text => Records::Script(Box::new(script::Reader::new(open_lines(&data, data != root)?))),
+            FileType::Sched => Records::Sched(Box::new(sched_text::Reader::new(open_lines(&data, data != root)?))),
             FileType::Lines => {
                 let failed = |source| ProfileError::io("read", &data, source);
                 let first = jsonl::Reader::new(open_lines(&data, data != root)?).next_line().map_err(failed)?;
@@ -331,7 +353,7 @@ impl Profile {
     pub fn perf_data(&self) -> Option<&PerfData<File>> {
         match &self.records {
             Records::PerfData(perf_data) => Some(perf_data),
-            Records::Script(_) | Records::Lines(_) => None,
+            Records::Script(_) | Records::Lines(_) | Records::Sched(_) => None,
         }
     }
 
@@ -395,7 +417,7 @@ impl Profile {
     pub fn places(&mut self) -> CpuPlaces {
         match &mut self.records {
             Records::PerfData(perf_data) => perf_data.places(),
-            Records::Script(_) | Records::Lines(_) => CpuPlaces::default(),
+            Records::Script(_) | Records::Lines(_) | Records::Sched(_) => CpuPlaces::default(),
         }
     }
 
@@ -466,7 +488,8 @@ fn is_in_parts(data: &Path, perf_data: &PerfData<File>) -> bool {
 /// The directory of the files that belong to `data`, which the user named.
 fn beside_file(data: &Path) -> Option<PathBuf> {
     match kind_of(data) {
-        Ok(FileType::Lines) => data.parent().map(Path::to_owned),
+        Ok(FileType::Lines | FileType::Sched) => data.parent().map(Path::to_owned),
+        _ if data.file_name().is_some_and(|name| name == SCHED_FILES[0]) => data.parent().map(Path::to_owned),
         _ => of_ours(data),
     }
 }

@@ -2,18 +2,20 @@
 //!
 //! | field | meaning |
 //! |---|---|
-//! | `comm`, `comm_hex` | the thread's name; its bytes in hex if they are not UTF-8. `null` if unknown |
+//! | `comm`, `comm_hex` | the thread's name; its bytes in hex if they are not UTF-8 |
+//! | `unnamed` | true if the name is not known, and `comm` is `:` and the thread's id; else left out |
 //! | `pid`, `tid`, `cpu` | numbers; `cpu` is left out where a recording does not say it |
 //! | `time` | seconds of CLOCK_MONOTONIC as text with nine decimals |
 //! | `ip`, `addr`, `phys_addr`, `data_src` | hex as text; `phys_addr` is "0" if unknown |
 //! | `data_page_size`, `period`, `weight`, `size` | numbers: bytes, events, cycles, bytes |
-//! | `cgroup`, `cgroup_hex` | the path from the hierarchy's root; left out if unknown |
+//! | `cgroup`, `cgroup_hex` | the path from the hierarchy's root; "unknown" if it is not known |
 //! | `hint`, `hinted` | the task hint, 0 if there is none; `hinted` is true if there is one and it is 0, else left out |
 //! | `op` | load, store, update or unknown |
 //! | `source` | where the address comes from |
 //! | `event` | the event's name, as `perf script` prints it; left out where a recording does not say it |
 //! | `thread` | which thread: a reused tid is another one |
 //! | `record`, `accesses` | which sample, and how many accesses it gave |
+//! | `sym`, `dso` | the function and the file of the code; "[unknown]" if they are not known; left out if code was not to be named |
 //! | `method` | how the address was recovered |
 //! | `place` | the memory: `shared` with `dev`, `ino`, `offset`; `private` with `space`; `frame`; `none` |
 
@@ -32,7 +34,7 @@ use crate::sample::{Comm, DataSource, MemoryId, MemoryScope, RawSample, Sample, 
 
 pub use blocks::Blocks;
 pub(crate) use blocks::{parse_block, Parsed};
-pub use writer::{code_text, Writer};
+pub use writer::{code_text, Writer, UNKNOWN_CODE};
 
 /// Bytes of a line; a cgroup's path has at most 4 KiB, and each byte may take six as JSON.
 const MAX_LINE: usize = 64 << 10;
@@ -76,6 +78,8 @@ struct Fields<'a> {
     comm: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
     comm_hex: Option<Cow<'a, str>>,
+    #[serde(default)]
+    unnamed: bool,
     pid: Number,
     tid: Number,
     #[serde(default)]
@@ -331,12 +335,14 @@ fn parse(bytes: &[u8], cgroup: &mut Option<Vec<u8>>, missing: &mut Missing) -> R
     };
     missing.op += u64::from(fields.op.is_none() && fields.data_src.is_none());
     missing.weight += u64::from(fields.weight.is_none());
-    missing.cgroup += u64::from(fields.cgroup.is_none());
+    let path = bytes_of(&fields.cgroup, &fields.cgroup_hex)?.filter(|path| path != b"unknown");
+    missing.cgroup += u64::from(path.is_none());
     missing.thread += u64::from(fields.thread.is_none());
     missing.page_size += u64::from(fields.data_page_size.is_none());
     let accesses = plain(fields.accesses).clamp(1, 1 << 16);
     // perf prints this for a thread that it cannot name.
-    let unnamed = fields.thread.is_none() && fields.comm.as_ref().is_some_and(|comm| **comm == format!(":{tid}"));
+    let unnamed = fields.unnamed
+        || fields.thread.is_none() && fields.comm.as_ref().is_some_and(|comm| **comm == format!(":{tid}"));
     let sample = Sample {
         raw: RawSample {
             time: parse_time(&fields.time).ok_or("its time is none")?,
@@ -363,7 +369,7 @@ fn parse(bytes: &[u8], cgroup: &mut Option<Vec<u8>>, missing: &mut Missing) -> R
         hint: fields.hint.map(|hint| hint.0).filter(|&hint| hint > 0 || fields.hinted),
         ..Sample::default()
     };
-    *cgroup = bytes_of(&fields.cgroup, &fields.cgroup_hex)?;
+    *cgroup = path;
     Ok(JsonSample {
         sample,
         source: fields.source.and_then(|source| source.parse().ok()),

@@ -13,6 +13,8 @@ use scxprof_base::escape;
 
 /// Bytes that are written at a time.
 const BUFFER: usize = 256 << 10;
+/// What a line says of code without a name, as perf prints it: scx_characterize reads no line without these fields.
+pub const UNKNOWN_CODE: &[u8] = b",\"sym\":\"[unknown]\",\"dso\":\"[unknown]\"";
 /// Names with cached text.
 const MAX_NAMES: usize = 4096;
 
@@ -59,25 +61,26 @@ impl<W: Write> Writer<W> {
         self
     }
 
-    /// Writes one access; `code` is the [`code_text`] of its instruction.
+    /// Writes one access; `code` is the [`code_text`] of its instruction, or [`UNKNOWN_CODE`]; without one the line says nothing of it.
     ///
     /// # Errors
     /// Those of the writer.
     pub fn write(&mut self, sample: &Sample, cgroup: Option<&[u8]>, code: Option<&[u8]>) -> io::Result<()> {
         let raw = &sample.raw;
         let line = &mut self.buffer;
-        match sample.comm {
-            Some(comm) => {
-                if self.comms.len() >= MAX_NAMES {
-                    self.comms.clear();
-                }
-                line.extend_from_slice(self.comms.entry(comm).or_insert_with(|| {
-                    let mut begin = Vec::new();
-                    name(&mut begin, "{\"comm\":", "comm_hex", comm.as_bytes());
-                    begin.into()
-                }));
+        if let Some(comm) = sample.comm {
+            if self.comms.len() >= MAX_NAMES {
+                self.comms.clear();
             }
-            None => line.extend_from_slice(b"{\"comm\":null"),
+            line.extend_from_slice(self.comms.entry(comm).or_insert_with(|| {
+                let mut begin = Vec::new();
+                name(&mut begin, "{\"comm\":", "comm_hex", comm.as_bytes());
+                begin.into()
+            }));
+        } else {
+            // As perf prints it; its readers want a name.
+            number(line, "{\"comm\":\":", raw.tid.into());
+            line.extend_from_slice(b"\",\"unnamed\":true");
         }
         number(line, ",\"pid\":", raw.pid.into());
         number(line, ",\"tid\":", raw.tid.into());
@@ -90,6 +93,9 @@ impl<W: Write> Writer<W> {
         hex(line, "\",\"addr\":\"", raw.addr);
         hex(line, "\",\"phys_addr\":\"", raw.phys);
         number(line, "\",\"data_page_size\":", raw.page_size);
+        if cgroup.is_none() {
+            line.extend_from_slice(b",\"cgroup\":\"unknown\"");
+        }
         if let Some(path) = cgroup {
             if self.cgroup.0 != path || self.cgroup.1.is_empty() {
                 self.cgroup.0 = path.to_vec();
@@ -152,14 +158,11 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// The part of a line that names its instruction: only `dso` if the function has no name.
+/// The part of a line that names its instruction.
 #[must_use]
 pub fn code_text(symbol: &Symbol) -> Vec<u8> {
-    let mut text = Vec::new();
-    if let Some((name, _)) = &symbol.function {
-        text.extend_from_slice(b",\"sym\":");
-        string(&mut text, name);
-    }
+    let mut text = b",\"sym\":".to_vec();
+    string(&mut text, symbol.function.as_ref().map_or("[unknown]", |(name, _)| name));
     text.extend_from_slice(b",\"dso\":");
     string(&mut text, &printable(&symbol.dso));
     text

@@ -7,6 +7,7 @@ mod numbers;
 mod perf_data;
 mod profile;
 mod rescan;
+mod sched_text;
 mod script;
 mod start;
 mod trace;

@@ -102,6 +102,7 @@ pub(super) fn run(
     }
     let waiting = size_of::<PendingSample>() + chain;
     let mut pipeline = Pipeline::new(Order::new(1, memory / 4 / waiting), namer);
+    pipeline.order.joins_hints = profile.hints.is_some();
     for (id, path) in profile.meta.as_ref().map(|meta| meta.cgroups.as_slice()).unwrap_or_default() {
         if let Some(path) = from_hex(path) {
             pipeline.names.cgroups.record(*id, &path);

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{lines, perf_data, script};
+use super::{lines, perf_data, sched_text, script};
 use crate::outcome::Outcome;
 use crate::profile::{Profile, Records};
 use crate::resolve::SymbolOptions;
@@ -24,6 +24,7 @@ pub(in super::super) fn run(
     let mut outcome = match &mut profile.records {
         Records::PerfData(_) => perf_data::run(profile, memory, symbols, sink, ends),
         Records::Script(_) => script::run(profile, memory, sink, ends),
+        Records::Sched(_) => sched_text::run(profile, memory, sink, ends),
         Records::Lines(lines) => {
             let (outcome, failed) = lines::run(lines, sink, ends);
             profile.note_failed(failed);
@@ -31,6 +32,8 @@ pub(in super::super) fn run(
         }
     };
     outcome.notes.extend(profile.unreadable_lines().map(|lines| lines.sentence));
+    let hints = profile.hints.as_ref();
+    outcome.notes.extend(hints.and_then(|hints| hints.disorder.sentence("hints", "hints.jsonl")));
     let is_lines = matches!(profile.records, Records::Lines(_));
     let Some(meta) = &profile.meta else { return outcome };
     if let (Some(hints), Some(recorded)) = (&mut outcome.hints, &meta.hints) {

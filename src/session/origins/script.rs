@@ -82,9 +82,11 @@ impl Origin for ScriptOrigin<'_> {
     }
 
     fn end(self, outcome: &mut Outcome, _: Ending<Sample>) {
-        let Records::Script(Reader { missing, unreadable, .. }) = &self.profile.records else { return };
+        let Records::Script(lines) = &self.profile.records else { return };
+        let Reader { missing, unreadable, disorder, .. } = &**lines;
         outcome.loss.malformed = *unreadable;
-        outcome.notes.splice(..0, missing.sentence().into_iter().chain(self.numbers.left_out()));
+        let notes = missing.sentence().into_iter().chain(disorder.sentence("samples", "perf's text"));
+        outcome.notes.splice(..0, notes.chain(self.numbers.left_out()));
     }
 }
 
