@@ -210,6 +210,7 @@ impl Recording {
             kernel: recorded.kernel.clone(),
             cpus: recorded.cpus,
             cpus_seen: self.cpus.iter().copied().collect(),
+            nodes: BTreeMap::new(),
             first_ns,
             last_ns,
             duration_ns: last_ns - first_ns,

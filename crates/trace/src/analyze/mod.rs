@@ -39,6 +39,50 @@ pub enum Method {
     Percentile,
 }
 
+/// What the lines of `groups` are about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum By {
+    /// All threads of a name.
+    #[default]
+    Name,
+    /// Each thread.
+    Thread,
+    /// Each process.
+    Process,
+    /// Each layer of scx_layered, as wprof says it.
+    Layer,
+    /// Each cell and subcell of a configuration.
+    Subcell,
+}
+
+impl By {
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Name => "name",
+            Self::Thread => "thread",
+            Self::Process => "process",
+            Self::Layer => "layer",
+            Self::Subcell => "subcell",
+        }
+    }
+}
+
+/// Finds the cell and subcell of a thread by its name.
+type SubcellOf = dyn Fn(&[u8]) -> String + Send + Sync;
+
+/// The cell and subcell of a thread, by its name.
+#[derive(Clone)]
+pub struct Subcells(pub std::sync::Arc<SubcellOf>);
+
+impl std::fmt::Debug for Subcells {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Subcells")
+    }
+}
+
 /// What is asked for.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -50,11 +94,22 @@ pub struct Options {
     pub method: Method,
     /// Places of CPUs, empty if they are not known.
     pub places: CpuPlaces,
+    /// What the lines of `groups` are about.
+    pub by: By,
+    /// The subcells of [`By::Subcell`].
+    pub subcells: Option<Subcells>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { only: Vec::new(), limit: 20, method: Method::default(), places: CpuPlaces::default() }
+        Self {
+            only: Vec::new(),
+            limit: 20,
+            method: Method::default(),
+            places: CpuPlaces::default(),
+            by: By::default(),
+            subcells: None,
+        }
     }
 }
 
@@ -117,6 +172,9 @@ outcomes! {
     Fairness(runs::Fairness),
     Outliers(runs::Outliers),
     Bottlenecks(runs::Bottlenecks),
+    Groups(runs::Groups),
+    CompoundDelay(counts::CompoundDelay),
+    Requests(pairs::Requests),
     IrqAnalysis(pairs::IrqAnalysis),
     IpiAnalysis(pairs::IpiAnalysis),
     BlockIo(pairs::BlockIo),

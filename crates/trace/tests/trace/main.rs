@@ -10,6 +10,7 @@ mod mutations;
 mod oracle;
 mod others;
 mod stacks;
+mod wprof;
 
 /// Traces, and what other programs say of them.
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures");

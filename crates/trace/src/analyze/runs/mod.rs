@@ -1,5 +1,6 @@
 //! The engine of runs and waits: what [`Tracker`] says of threads and CPUs, added up in several ways.
 
+mod groups;
 mod judge;
 mod moves;
 mod queue;
@@ -9,6 +10,7 @@ mod wakeups;
 
 use super::{Context, Findings, Id, Options};
 use crate::{Event, TraceWhat};
+pub use groups::{Counted, GroupLine, Groups};
 pub use judge::*;
 pub use moves::{LlcLocality, MigrationPatterns, Places, Route};
 pub use queue::{Depths, RunQueue};
@@ -39,6 +41,7 @@ struct Parts {
     correlation: Option<wakeups::Correlation>,
     waits: Option<judge::Waits>,
     wakers: Option<Box<Wakers>>,
+    groups: Option<Box<groups::Grouping>>,
 }
 
 impl Facts for Parts {
@@ -66,6 +69,9 @@ impl Facts for Parts {
         }
         if let Some(wakers) = &mut self.wakers {
             wakers.fact(threads, fact);
+        }
+        if let Some(groups) = &mut self.groups {
+            groups.fact(threads, fact);
         }
     }
 }
@@ -102,6 +108,7 @@ impl Runs {
             correlation: any(&[Id::WakeupCorrelation]).then(wakeups::Correlation::default),
             waits: any(&[Id::Outliers]).then(judge::Waits::default),
             wakers: wakers.then(|| Box::new(Wakers::without_edges())),
+            groups: any(&[Id::Groups]).then(|| Box::new(groups::Grouping::new(options))),
         };
         Self { tracker: Tracker::default(), parts }
     }
@@ -121,6 +128,12 @@ impl Runs {
                     if let Some(slot) = self.tracker.threads().find(*tid) {
                         breakdown.woken(slot, event.time);
                     }
+                }
+                if let (TraceWhat::Node { cpu, node }, Some(moves)) = (&event.what, &mut self.parts.moves) {
+                    moves.node(*cpu, *node);
+                }
+                if let Some(groups) = &mut self.parts.groups {
+                    groups.take(self.tracker.threads(), event);
                 }
             }
         }
@@ -170,6 +183,9 @@ impl Runs {
             if wants(Id::LlcLocality) {
                 out.push(moves.locality().into());
             }
+        }
+        if let Some(groups) = parts.groups {
+            out.push(groups.finish(threads, context).into());
         }
         if let Some(queue) = parts.queue {
             out.push(queue.finish(last).into());
