@@ -22,6 +22,7 @@ mod ftrace;
 mod index;
 mod info;
 mod names;
+mod ndjson;
 #[cfg(feature = "parquet")]
 pub mod parquet;
 mod raw;
@@ -59,6 +60,15 @@ pub enum TraceError {
         "not a trace: it does not begin with a packet of Perfetto's format (TracePacket), nor does it inflate to one"
     )]
     NotATrace,
+    /// It is wprof's own file, from which wprof makes traces.
+    #[error(
+        "wprof's own data, not a trace: `wprof -R -D {FILE} -T trace.pb` makes a trace of it, and `-J trace.ndjson` JSON lines{}",
+        if *.is_incomplete { "; it is not complete: wprof was ended before it had written all" } else { "" }, FILE = "FILE"
+    )]
+    WprofData {
+        /// wprof was ended while it wrote the file.
+        is_incomplete: bool,
+    },
     /// It inflates to too much.
     #[error("the compressed trace inflates to more than {} MiB, which no recording does", .limit >> 20)]
     Inflates {

@@ -7,6 +7,7 @@ mod encode;
 mod files;
 mod golden;
 mod mutations;
+mod ndjson;
 mod oracle;
 mod others;
 mod stacks;
