@@ -13,11 +13,13 @@ use super::format;
 use super::input;
 use super::observe;
 use super::output::Stdout;
+use super::selection::{range, Selection, SelectionArgs};
 use super::signals::Signals;
 use crate::sample::places::{CpuPlace, CpuPlaces};
 use crate::sample::Task;
 use scxprof_base::columns::{fitted, wrapped};
 use scxprof_trace::analyze::{Analysis, By as Grouped, Id, Method, Options, Report, Subcells, TextTable, Unavailable};
+use scxprof_trace::TraceThreads;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -26,6 +28,7 @@ Examples:
   scxprof trace analyze trace.pb --only outliers --method mad --limit 50
   scxprof trace analyze trace.pb --only llc_locality --llc 0-7,8-15
   scxprof trace analyze trace.pb --only groups --by layer   what each layer of scx_layered did
+  scxprof trace analyze trace.pb --comm '^web' --from 2 --to 5    of the threads web*, in three seconds
   scxprof trace analyze trace.pb --json | jq '.analyses.block_io.all'
 `scxprof trace info` says which analysers can run on a file, and what the others need.
 Exit codes:
@@ -61,6 +64,8 @@ pub(super) struct AnalyzeArgs {
     limit: usize,
     #[command(flatten)]
     result: ResultArgs,
+    #[command(flatten)]
+    selection: SelectionArgs,
 }
 
 /// What the lines of `groups` are about.
@@ -114,16 +119,6 @@ impl From<By> for Method {
     }
 }
 
-/// A range of CPUs, or one.
-fn range(text: &str) -> Result<(u32, u32), String> {
-    let number = |text: &str| text.parse::<u32>().ok().filter(|cpu| *cpu < 1 << 16);
-    let (first, last) = text.split_once('-').unwrap_or((text, text));
-    match (number(first), number(last)) {
-        (Some(first), Some(last)) if first <= last => Ok((first, last)),
-        _ => Err("must be a CPU or a range of CPUs, such as 0-7".to_owned()),
-    }
-}
-
 /// The places of CPUs as far as caches tell.
 fn places(llcs: &[(u32, u32)]) -> Result<CpuPlaces, Failure> {
     let mut places = CpuPlaces::default();
@@ -155,18 +150,23 @@ pub(super) fn run(args: &AnalyzeArgs, stdout: Stdout) -> Result<(), Failure> {
     let limit = if args.limit == 0 { usize::MAX } else { args.limit };
     let given = places(&args.llc)?;
     let subcells = subcells(args)?;
+    let mut selection = Selection::new(&args.selection)?;
     let output = args.result.file.open(stdout)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
-    let observed = observe::observe(&args.file, &signals, |recorded| {
+    let analysis = |recorded: CpuPlaces, selection: &Selection, threads: Option<&TraceThreads>| {
         let places = if given.is_empty() { recorded } else { given };
-        let by = args.by.into();
+        let (by, select) = (args.by.into(), selection.select(threads));
         let (only, method) = (args.only.clone(), args.method.into());
-        Some(Analysis::new(Options { only, limit, method, places, by, subcells }))
-    })?;
+        Analysis::new(Options { only, limit, method, places, by, subcells, select })
+    };
+    let observed = observe::analyze(&args.file, &signals, &mut selection, analysis)?;
     if args.by == Group::Layer && !observed.info.events.iter().any(|count| count.name == "wprof:layer") {
         say!("note: the trace does not say the layers of threads; wprof does with scx_layered: `wprof -f scx`");
     }
     let report = observed.report.as_ref().context("a bug in scxprof: no report").map_err(Failure::NoResult)?;
+    if let Some(why) = selection.nothing() {
+        return Err(Failure::NoResult(anyhow!("{}: {why}", args.file.display())));
+    }
     if report.analyses.is_empty() {
         let lacking: Vec<String> = report.unavailable.iter().map(Unavailable::sentence).collect();
         return Err(Failure::NoResult(anyhow!("{}: {}", args.file.display(), lacking.join("; "))));
@@ -212,11 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn caches_are_ranges_of_cpus() {
-        assert_eq!((range("0-7"), range("3")), (Ok((0, 7)), Ok((3, 3))));
-        for wrong in ["7-0", "x", "-", "0-65536", "1-2-3"] {
-            assert!(range(wrong).is_err(), "{wrong}");
-        }
+    fn a_cpu_is_in_one_cache() {
         let both = places(&[(0, 1), (2, 2)]).unwrap();
         assert_eq!([0, 1, 2, 3].map(|cpu| both.get(cpu).map(|place| place.llc)), [Some(0), Some(0), Some(2), None]);
         assert!(places(&[(0, 1), (1, 2)]).is_err());

@@ -8,12 +8,14 @@ use clap::{Args, Subcommand};
 
 use super::analyze::{self, AnalyzeArgs};
 use super::args::{text, ResultArgs, INPUT};
+use super::events::{self, EventsArgs};
 use super::failure::Failure;
 use super::format;
 use super::observe::{observe, Observed};
 use super::output::Stdout;
 use super::query::{self, QueryArgs};
 use super::signals::Signals;
+use super::timeline::{self, TimelineArgs};
 use scxprof_base::columns::{fitted, wrapped, Column};
 use scxprof_trace::Count;
 
@@ -22,6 +24,8 @@ Examples:
   scxprof trace info trace.pb                    what recorded it, its events, and what was lost
   scxprof trace info trace.pftrace.gz --json | jq '.events[0]'
   scxprof trace analyze trace.pb                 CPU use, latencies, interrupts, devices
+  scxprof trace events trace.pb --type sched_waking --comm web    its events, in order of time
+  scxprof trace timeline trace.pb --tid 4711     what a thread did, and who woke it
   scxprof sched -f trace.pb --by thread          run time, waits and wakeups of its threads";
 
 const INFO_EXAMPLES: &str = "\
@@ -47,6 +51,8 @@ pub(super) struct TraceArgs {
 enum TraceCommand {
     Info(InfoArgs),
     Analyze(AnalyzeArgs),
+    Events(EventsArgs),
+    Timeline(TimelineArgs),
     // Typed all the same, it says the line for DuckDB.
     #[command(hide = true)]
     Query(QueryArgs),
@@ -68,6 +74,8 @@ pub(super) fn run(args: &TraceArgs, stdout: Stdout) -> Result<(), Failure> {
     match &args.command {
         TraceCommand::Info(args) => info(args, stdout),
         TraceCommand::Analyze(args) => analyze::run(args, stdout),
+        TraceCommand::Events(args) => events::run(args, stdout),
+        TraceCommand::Timeline(args) => timeline::run(args, stdout),
         TraceCommand::Query(args) => query::run(args),
     }
 }

@@ -397,7 +397,9 @@ pub(super) fn open<R: Read + Seek>(
 /// The packets that the lines of wprof's JSON stand for.
 fn of_ndjson(lines: impl Read, damage: &mut Damage) -> Result<SpooledTempFile, TraceError> {
     let mut file = BufWriter::with_capacity(WINDOW, SpooledTempFile::new(IN_MEMORY));
-    convert(BufReader::with_capacity(WINDOW, lines), &mut file, damage).map_err(TraceError::Spool)?;
+    let lost = convert(BufReader::with_capacity(WINDOW, lines), &mut file).map_err(TraceError::Spool)?;
+    damage.cut |= lost.is_cut;
+    damage.malformed += lost.count;
     file.into_inner().map_err(|error| TraceError::Spool(error.into_error()))
 }
 

@@ -16,6 +16,7 @@ mod clock;
 mod compact;
 mod container;
 mod derive;
+mod describe;
 mod dynamic;
 mod event;
 mod ftrace;
@@ -34,12 +35,14 @@ mod stack_tables;
 mod stacks;
 mod tally;
 mod threads;
+pub mod timeline;
 pub mod wire;
 pub mod write;
 
 use thiserror::Error;
 
 pub use container::{is_trace, Damage};
+pub use describe::{letter, Said};
 pub use event::{Arg, Args, BlockStep, Edge, Event, TraceEvent, TraceWhat, TrackId};
 pub use info::{Count, Info, Lost, Source};
 pub use names::{Name, Names};

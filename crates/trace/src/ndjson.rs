@@ -10,7 +10,6 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::container::Damage;
 use super::write::Message;
 
 /// A longer line is none of wprof: the longest are those of deep stacks.
@@ -252,11 +251,21 @@ struct Converter<'w, W> {
     counters: Vec<String>,
 }
 
+/// What could not be converted.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct LostLines {
+    /// The last line ends within a line.
+    pub(super) is_cut: bool,
+    /// Lines that make no sense.
+    pub(super) count: u64,
+}
+
 /// Converts the lines of a file; what makes no sense is counted.
 ///
 /// # Errors
 /// Those of the input and of the output.
-pub(super) fn convert(mut lines: impl BufRead, out: &mut impl Write, damage: &mut Damage) -> io::Result<()> {
+pub(super) fn convert(mut lines: impl BufRead, out: &mut impl Write) -> io::Result<LostLines> {
+    let mut lost = LostLines::default();
     let mut converter = Converter {
         out,
         tracks: FxHashMap::default(),
@@ -271,7 +280,7 @@ pub(super) fn convert(mut lines: impl BufRead, out: &mut impl Write, damage: &mu
         line.clear();
         let read = lines.by_ref().take(MAX_LINE as u64).read_until(b'\n', &mut line)?;
         if read == 0 {
-            return Ok(());
+            return Ok(lost);
         }
         let is_whole = line.last() == Some(&b'\n');
         if line.trim_ascii().is_empty() {
@@ -282,8 +291,8 @@ pub(super) fn convert(mut lines: impl BufRead, out: &mut impl Write, damage: &mu
             continue;
         }
         // The last line of a recorder that was killed is cut; a longer one than any goes on.
-        damage.cut |= !is_whole && read < MAX_LINE;
-        damage.malformed += u64::from(is_whole || read >= MAX_LINE);
+        lost.is_cut |= !is_whole && read < MAX_LINE;
+        lost.count += u64::from(is_whole || read >= MAX_LINE);
         while !is_whole && skip_to_line_end(&mut lines)? {}
     }
 }

@@ -83,7 +83,7 @@ impl EventKind {
             Self::DsqAny => {
                 "SCX_DSQ slices of wprof, counters of dispatch queues of scxtop, or a profile of a sched_ext scheduler"
             }
-            Self::Request => "REQUEST slices of wprof (wprof -e req)",
+            Self::Request => "REQUEST slices of wprof (wprof -f req)",
             Self::Compound => "compound_delay_us of wprof (wprof -e sched-extras)",
             Self::Llc => "the last-level caches of CPUs (--llc 0-7,8-15)",
         }

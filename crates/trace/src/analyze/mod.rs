@@ -9,6 +9,7 @@ mod kinds;
 mod pairs;
 mod report;
 mod runs;
+mod select;
 mod steps;
 mod text_table;
 
@@ -21,6 +22,7 @@ pub use pairs::*;
 pub use report::{Report, Unavailable};
 pub use runs::*;
 use scxprof_base::sample::places::CpuPlaces;
+pub use select::{Select, ThreadTest};
 pub use steps::*;
 pub use text_table::{Spread, TextTable, ThreadName};
 
@@ -98,6 +100,8 @@ pub struct Options {
     pub by: By,
     /// The subcells of [`By::Subcell`].
     pub subcells: Option<Subcells>,
+    /// The part of the trace that counts.
+    pub select: Select,
 }
 
 impl Default for Options {
@@ -109,6 +113,7 @@ impl Default for Options {
             places: CpuPlaces::default(),
             by: By::default(),
             subcells: None,
+            select: Select::default(),
         }
     }
 }
@@ -201,6 +206,7 @@ pub(super) struct Context<'a> {
 #[derive(Debug)]
 pub struct Analysis {
     options: Options,
+    selection: select::Selection,
     runs: Option<runs::Runs>,
     pairs: Option<pairs::Pairs>,
     steps: Option<steps::Steps>,
@@ -217,6 +223,7 @@ impl Analysis {
             pairs: has(Engine::Pairs).then(|| pairs::Pairs::new(&options)),
             steps: has(Engine::Steps).then(|| steps::Steps::new(&options)),
             counts: has(Engine::Counts).then(counts::Counts::default),
+            selection: select::Selection::new(options.select.clone()),
             options,
         }
     }
@@ -230,8 +237,14 @@ impl Analysis {
 
     /// Takes the next event.
     pub fn take(&mut self, event: &Event) {
+        if !self.selection.begins(event.time()) {
+            return;
+        }
         if let Some(runs) = &mut self.runs {
-            runs.take(event);
+            runs.take(event, &self.selection);
+        }
+        if !self.selection.keeps(event) {
+            return;
         }
         if let Some(pairs) = &mut self.pairs {
             pairs.take(event);
@@ -256,7 +269,7 @@ impl Analysis {
         let context = Context { names, threads, tracks, info, options: &options };
         let mut outcomes = Vec::new();
         if let Some(runs) = self.runs {
-            runs.finish(&context, &mut outcomes);
+            runs.finish(&context, &self.selection, &mut outcomes);
         }
         if let Some(pairs) = self.pairs {
             pairs.finish(&context, &mut outcomes);

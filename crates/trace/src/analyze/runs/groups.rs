@@ -186,16 +186,17 @@ impl Grouping {
         }
     }
 
-    /// What wprof says beside the switches.
-    pub(super) fn take(&mut self, threads: &Threads, event: &TraceEvent) {
+    /// What wprof says beside the switches; the layers of threads are followed also while nothing counts.
+    pub(super) fn take(&mut self, threads: &Threads, event: &TraceEvent, counts: bool) {
         let layer = match event.what {
             TraceWhat::Waited { compound, chain, layer, .. } => {
-                if let (Some(slot), Some(ns)) = (threads.find(event.tid), compound) {
+                if let (Some(slot), Some(ns)) = (threads.find(event.tid), compound.filter(|_| counts)) {
                     self.member(slot).compound = Some((ns, chain.unwrap_or(0)));
                 }
                 layer
             }
             TraceWhat::Dsq { layer, .. } => layer,
+            TraceWhat::Pmu { .. } if !counts => return,
             TraceWhat::Pmu { counter, delta } => {
                 // 0 / 0 of a run without a cycle is no number.
                 if delta.fract() != 0.0 && self.ratios.len() < MAX_COUNTERS {

@@ -8,6 +8,7 @@ mod sums;
 mod times;
 mod wakeups;
 
+use super::select::Selection;
 use super::{Context, Findings, Id, Options};
 use crate::{Event, TraceWhat};
 pub use groups::{Counted, GroupLine, Groups};
@@ -44,7 +45,18 @@ struct Parts {
     groups: Option<Box<groups::Grouping>>,
 }
 
-impl Facts for Parts {
+/// The parts, which get what is selected.
+struct Selected<'a>(&'a mut Parts, &'a Selection);
+
+impl Facts for Selected<'_> {
+    fn fact(&mut self, threads: &Threads, fact: Fact) {
+        if let Some(fact) = self.1.fact(self.0.now, threads, fact) {
+            self.0.fact(threads, fact);
+        }
+    }
+}
+
+impl Parts {
     fn fact(&mut self, threads: &Threads, fact: Fact) {
         if let Some(cpus) = &mut self.cpus {
             cpus.fact(fact);
@@ -117,11 +129,12 @@ impl Runs {
         self.tracker.unobserved_before(time);
     }
 
-    pub(super) fn take(&mut self, event: &Event) {
+    pub(super) fn take(&mut self, event: &Event, selection: &Selection) {
+        let is_selected = selection.keeps(event);
         match event {
             Event::Sched(event) => {
                 self.parts.now = event.time;
-                self.tracker.take(event, &mut self.parts);
+                self.tracker.take(event, &mut Selected(&mut self.parts, selection));
             }
             Event::Trace(event) => {
                 if let (TraceWhat::Wakeup { tid, .. }, Some(breakdown)) = (&event.what, &mut self.parts.breakdown) {
@@ -133,17 +146,17 @@ impl Runs {
                     moves.node(*cpu, *node);
                 }
                 if let Some(groups) = &mut self.parts.groups {
-                    groups.take(self.tracker.threads(), event);
+                    groups.take(self.tracker.threads(), event, is_selected);
                 }
             }
         }
     }
 
-    pub(super) fn finish(self, context: &Context<'_>, out: &mut Vec<Findings>) {
+    pub(super) fn finish(self, context: &Context<'_>, selection: &Selection, out: &mut Vec<Findings>) {
         let Self { tracker, parts } = self;
         let threads = tracker.threads();
         let (first, last) = tracker.span().unwrap_or_default();
-        let window = last - first;
+        let window = last.saturating_sub(selection.begin(first));
         let wants = |id| context.options.wants(id);
         let limit = context.options.limit;
         let rows = parts.threads.map(|sums| sums.finish(threads, context));
