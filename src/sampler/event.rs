@@ -21,8 +21,11 @@ pub(crate) const CHAIN_SIZE: usize = (2 * MAX_STACK as usize + 4) * 8 + size_of:
 /// Names that a message lists.
 const LISTED: usize = 8;
 
-/// `PERF_TYPE_HARDWARE`: perf's names, its other ones, and the number.
-const HARDWARE: [(&str, &str, u32); 10] = [
+/// The name of an event, its other one, and its number.
+type Row = (&'static str, &'static str, u32);
+
+/// `PERF_TYPE_HARDWARE`.
+const HARDWARE: [Row; 10] = [
     ("cycles", "cpu-cycles", sys::PERF_COUNT_HW_CPU_CYCLES),
     ("instructions", "", sys::PERF_COUNT_HW_INSTRUCTIONS),
     ("cache-references", "", sys::PERF_COUNT_HW_CACHE_REFERENCES),
@@ -36,7 +39,7 @@ const HARDWARE: [(&str, &str, u32); 10] = [
 ];
 
 /// `PERF_TYPE_SOFTWARE`, in the same way.
-const SOFTWARE: [(&str, &str, u32); 10] = [
+const SOFTWARE: [Row; 10] = [
     ("cpu-clock", "", sys::PERF_COUNT_SW_CPU_CLOCK),
     ("task-clock", "", sys::PERF_COUNT_SW_TASK_CLOCK),
     ("page-faults", "faults", sys::PERF_COUNT_SW_PAGE_FAULTS),
@@ -53,6 +56,42 @@ const SOFTWARE: [(&str, &str, u32); 10] = [
 const CACHES: [&str; 7] = ["L1-dcache", "L1-icache", "LLC", "dTLB", "iTLB", "branch", "node"];
 const OPERATIONS: [(&str, &str); 3] =
     [("loads", "load-misses"), ("stores", "store-misses"), ("prefetches", "prefetch-misses")];
+/// How else perf calls them (tools/perf/util/evsel.c: `evsel__hw_cache`, `_op`, `_result`), each row by the number.
+const CACHE_NAMES: [&[&str]; 7] = [
+    &["l1-dcache", "l1-d", "l1d", "l1-data"],
+    &["l1-icache", "l1-i", "l1i", "l1-instruction"],
+    &["llc", "l2"],
+    &["dtlb", "d-tlb", "data-tlb"],
+    &["itlb", "i-tlb", "instruction-tlb"],
+    &["branch", "branches", "bpu", "btb", "bpc"],
+    &["node"],
+];
+const OPERATION_NAMES: [&[&str]; 3] = [
+    &["load", "loads", "read"],
+    &["store", "stores", "write"],
+    &["prefetch", "prefetches", "speculative-read", "speculative-load"],
+];
+const RESULT_NAMES: [&[&str]; 2] = [&["refs", "reference", "ops", "access"], &["misses", "miss"]];
+/// Prefixes that say what kind of event follows.
+const KINDS: [(&str, Prefix); 6] = [
+    ("hw:", Prefix::Hardware),
+    ("hardware:", Prefix::Hardware),
+    ("sw:", Prefix::Software),
+    ("software:", Prefix::Software),
+    ("cache:", Prefix::Hardware),
+    ("tracepoint:", Prefix::Tracepoint),
+];
+/// Letters that the beginning of a name must have to stand for it.
+const LEAST: usize = 4;
+
+/// What kind of event a prefix names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Prefix {
+    None,
+    Hardware,
+    Software,
+    Tracepoint,
+}
 
 /// An event that cannot be named so.
 #[derive(Debug, Error)]
@@ -157,32 +196,64 @@ fn split(text: &str) -> (&str, &str) {
     }
 }
 
+/// Hardware and software events have hyphens in perf, and underscores in what others print; case means nothing.
+fn plain(name: &str) -> String {
+    name.replace('_', "-").to_ascii_lowercase()
+}
+
+/// The event of these tables, as the number of its table and its own: by a name of it, or by a beginning that no other one has.
+fn in_tables(tables: &[(u32, &[Row])], bare: &str) -> Option<(u32, u32)> {
+    let names = || tables.iter().flat_map(|(kind, rows)| rows.iter().flat_map(move |row| names_of(*kind, row)));
+    if let Some((_, found)) = names().find(|(name, _)| *name == bare) {
+        return Some(found);
+    }
+    let is_long = bare.len() >= LEAST;
+    let mut found: Vec<(u32, u32)> =
+        names().filter(|(name, _)| is_long && name.starts_with(bare)).map(|(_, found)| found).collect();
+    found.sort_unstable();
+    found.dedup();
+    match found.as_slice() {
+        [only] => Some(*only),
+        _ => None,
+    }
+}
+
+/// The names of an event, with what they stand for.
+fn names_of(kind: u32, &(its, other, number): &Row) -> impl Iterator<Item = (&'static str, (u32, u32))> {
+    [its, other].into_iter().filter(|name| !name.is_empty()).map(move |name| (name, (kind, number)))
+}
+
 fn find(name: &str, roots: &Roots) -> Result<Named, EventNameError> {
-    let (only, bare) = match name.split_once(':') {
-        Some((kind @ ("hw" | "sw"), bare)) => (kind, bare),
-        _ => ("", name),
-    };
+    let prefix = KINDS.iter().find_map(|(text, kind)| Some((*kind, name.strip_prefix(text)?)));
+    let (only, bare) = prefix.unwrap_or((Prefix::None, name));
     if let Some((pmu, terms)) = name.strip_suffix('/').and_then(|name| name.split_once('/')) {
-        return of_pmu(pmu, terms, roots);
+        // perf lists them as events of PMUs without a folder of their own, too.
+        return match pmu {
+            "software" | "hardware" | "tracepoint" if !terms.is_empty() => find(&format!("{pmu}:{terms}"), roots),
+            _ => of_pmu(pmu, terms, roots),
+        };
     }
-    let in_table = |table: &[(&str, &str, u32)]| {
-        let found = table.iter().find(|(its, other, _)| *its == bare || !other.is_empty() && *other == bare);
-        found.map(|(_, _, number)| Config([u64::from(*number), 0, 0, 0, 0]))
+    let text = plain(bare);
+    let is_hardware = matches!(only, Prefix::None | Prefix::Hardware);
+    let hardware = (sys::PERF_TYPE_HARDWARE, &HARDWARE[..]);
+    let software = (sys::PERF_TYPE_SOFTWARE, &SOFTWARE[..]);
+    let tables = match only {
+        Prefix::None => vec![hardware, software],
+        Prefix::Hardware => vec![hardware],
+        Prefix::Software => vec![software],
+        Prefix::Tracepoint => Vec::new(),
     };
-    if let Some(config) = in_table(&HARDWARE).filter(|_| only != "sw") {
-        return Ok(Named { kind: sys::PERF_TYPE_HARDWARE, config, is_rare: false });
+    if let Some((kind, number)) = in_tables(&tables, &text) {
+        return Ok(Named { kind, config: Config([u64::from(number), 0, 0, 0, 0]), is_rare: false });
     }
-    if let Some(config) = in_table(&SOFTWARE).filter(|_| only != "hw") {
-        return Ok(Named { kind: sys::PERF_TYPE_SOFTWARE, config, is_rare: false });
-    }
-    if let Some(config) = cache(bare).filter(|_| only != "sw") {
+    if let Some(config) = cache(&text).filter(|_| is_hardware) {
         let config = Config([config, 0, 0, 0, 0]);
         return Ok(Named { kind: sys::PERF_TYPE_HW_CACHE, config, is_rare: false });
     }
-    if let Some(config) = raw(bare).filter(|_| only != "sw") {
+    if let Some(config) = raw(bare).filter(|_| is_hardware) {
         return Ok(Named { kind: sys::PERF_TYPE_RAW, config: Config([config, 0, 0, 0, 0]), is_rare: false });
     }
-    if let (Some((system, event)), "") = (name.split_once(':'), only) {
+    if let (Some((system, event)), Prefix::None | Prefix::Tracepoint) = (bare.split_once([':', '/']), only) {
         let is_name =
             |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
         if is_name(system) && is_name(event) {
@@ -193,15 +264,32 @@ fn find(name: &str, roots: &Roots) -> Result<Named, EventNameError> {
     Err(EventNameError::Unknown { name: name.to_owned(), known: known(name, roots) })
 }
 
-/// `PERF_COUNT_HW_CACHE_*`: cache | operation << 8 | result << 16.
+/// `PERF_COUNT_HW_CACHE_*`: cache | operation << 8 | result << 16. As perf parses it: a cache, and an operation and a result in any
+/// order, of which one may be missing (loads, and all of them).
 fn cache(name: &str) -> Option<u64> {
-    let at = CACHES.iter().position(|cache| name.strip_prefix(cache).is_some_and(|rest| rest.starts_with('-')))?;
-    let rest = name.get(CACHES.get(at)?.len() + 1..)?;
-    let (operation, misses) = OPERATIONS
-        .iter()
-        .enumerate()
-        .find_map(|(number, (all, misses))| ((*all == rest) || *misses == rest).then_some((number, *misses == rest)))?;
-    Some(at as u64 | (operation as u64) << 8 | u64::from(misses) << 16)
+    let names = CACHE_NAMES.iter().enumerate().flat_map(|(at, names)| names.iter().map(move |name| (at, *name)));
+    // The longest one that the name begins with: l1-d of l1-dcache.
+    let of_cache = names.filter_map(|(at, cache)| Some((at, cache.len(), name.strip_prefix(cache)?)));
+    let (at, _, rest) = of_cache.filter(|(.., rest)| rest.starts_with('-')).max_by_key(|(_, length, _)| *length)?;
+    let (mut operation, mut result) = (None, None);
+    let mut rest = rest.strip_prefix('-').filter(|rest| !rest.is_empty())?;
+    while !rest.is_empty() {
+        let part = |names: &[&[&str]]| {
+            let all = names.iter().enumerate().flat_map(|(at, names)| names.iter().map(move |name| (at, *name)));
+            let of = all.filter_map(|(at, name)| Some((at, rest.strip_prefix(name)?)));
+            of.filter(|(_, after)| after.is_empty() || after.starts_with('-')).min_by_key(|(_, after)| after.len())
+        };
+        let after = if let Some((at, after)) = part(&OPERATION_NAMES).filter(|_| operation.is_none()) {
+            operation = Some(at);
+            after
+        } else {
+            let (at, after) = part(&RESULT_NAMES).filter(|_| result.is_none())?;
+            result = Some(at);
+            after
+        };
+        rest = after.strip_prefix('-').unwrap_or(after);
+    }
+    Some(at as u64 | (operation.unwrap_or(0) as u64) << 8 | (result.unwrap_or(0) as u64) << 16)
 }
 
 /// `rNNN`: the config of the CPU's PMU, in hexadecimal.
@@ -345,6 +433,28 @@ mod tests {
             ("dTLB-store-misses", (3, 0x1_0103)),
             ("node-prefetches", (3, 0x206)),
             ("r01c2", (4, 0x1c2)),
+            // As perf and others spell them, too.
+            ("cpu_cycles", (0, 0)),
+            ("hardware:cpu_cycles:u", (0, 0)),
+            ("Instructions", (0, 1)),
+            ("instr", (0, 1)),
+            ("cache_misses:u", (0, 3)),
+            ("branch-instr", (0, 4)),
+            ("stalled_cycles_backend", (0, 8)),
+            ("software:page-faults", (1, 2)),
+            ("software:page_faults:u", (1, 2)),
+            ("software/cpu-clock/", (1, 0)),
+            ("faults", (1, 2)),
+            ("sw:faults", (1, 2)),
+            ("context_switches", (1, 3)),
+            ("hw:cpu-c", (0, 0)),
+            ("sw:cpu-cl", (1, 0)),
+            ("l1d-load-miss", (3, 0x1_0000)),
+            ("L1_dcache_store_misses", (3, 0x1_0100)),
+            ("LLC-miss", (3, 0x1_0002)),
+            ("l2-prefetch-misses", (3, 0x1_0202)),
+            ("cache:dTLB-read-refs", (3, 0x3)),
+            ("iTLB-misses-loads", (3, 0x1_0004)),
             ("cpu/event=0x3c,umask=1/", (4, 0x13c)),
             ("cpu/event=60,edge/", (4, 0x4_003c)),
             ("cpu/slots/", (4, 0x400)),
@@ -394,8 +504,28 @@ mod tests {
         assert!(said("cycles:pppp").contains("\"pppp\" after the event"));
         assert!(said("hw:cpu-clock").contains("unknown event"));
         assert!(said("sw:cycles").contains("unknown event"));
+        // Several begin so, or it is too short to say which.
+        for text in [
+            "cpu-c",
+            "cache",
+            "branch-",
+            "ins",
+            "tracepoint:cycles",
+            "software:cycles",
+            "L1-dcache-loads-loads",
+            "software//",
+        ] {
+            assert!(said(text).contains("unknown event"), "{text}");
+        }
         assert!(said("").contains("unknown event"));
         assert!(parse("sched:no_such_tracepoint", None, &roots).is_err());
+        // With the prefix it is looked for in the same place.
+        let found = |text: &str| match parse(text, None, &roots) {
+            Ok(spec) => Ok((spec.kind, spec.config.0[0])),
+            Err(error) => Err(error.to_string()),
+        };
+        assert_eq!(found("tracepoint:sched:sched_switch"), found("sched:sched_switch"));
+        assert_ne!(found("tracepoint:sched:sched_switch").map_err(|error| error.contains("unknown event")), Err(true));
     }
 
     proptest! {
