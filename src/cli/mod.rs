@@ -61,6 +61,7 @@ mod stacks;
 mod timeline;
 mod times;
 mod trace;
+mod trace_diff;
 mod wakers;
 mod watch;
 mod width;

@@ -16,6 +16,7 @@ use super::output::Stdout;
 use super::query::{self, QueryArgs};
 use super::signals::Signals;
 use super::timeline::{self, TimelineArgs};
+use super::trace_diff::{self, DiffArgs};
 use scxprof_base::columns::{fitted, wrapped, Column};
 use scxprof_trace::Count;
 
@@ -26,6 +27,7 @@ Examples:
   scxprof trace analyze trace.pb                 CPU use, latencies, interrupts, devices
   scxprof trace events trace.pb --type sched_waking --comm web    its events, in order of time
   scxprof trace timeline trace.pb --tid 4711     what a thread did, and who woke it
+  scxprof trace diff before.pb after.pb          what got slower, and what may be chance
   scxprof sched -f trace.pb --by thread          run time, waits and wakeups of its threads";
 
 const INFO_EXAMPLES: &str = "\
@@ -53,6 +55,7 @@ enum TraceCommand {
     Analyze(AnalyzeArgs),
     Events(EventsArgs),
     Timeline(TimelineArgs),
+    Diff(DiffArgs),
     // Typed all the same, it says the line for DuckDB.
     #[command(hide = true)]
     Query(QueryArgs),
@@ -76,6 +79,7 @@ pub(super) fn run(args: &TraceArgs, stdout: Stdout) -> Result<(), Failure> {
         TraceCommand::Analyze(args) => analyze::run(args, stdout),
         TraceCommand::Events(args) => events::run(args, stdout),
         TraceCommand::Timeline(args) => timeline::run(args, stdout),
+        TraceCommand::Diff(args) => trace_diff::run(args, stdout),
         TraceCommand::Query(args) => query::run(args),
     }
 }

@@ -183,3 +183,24 @@ fn a_profile_has_events_and_timelines_too() {
         .sum();
     assert_eq!(states["analyses"]["task_states"]["total"]["running"]["total_ns"], run);
 }
+
+#[test]
+fn two_traces_are_compared() {
+    let [a, b] = ["wprof.pb.gz", "ftrace-compact.pftrace.gz"].map(|name| path(name).to_str().unwrap().to_owned());
+    let same = json(&["trace", "diff", &a, &a, "--json"]);
+    let same = same["lines"].as_array().unwrap();
+    assert!(same.iter().any(|line| line["group"] == "spin0" && line["metric"] == "running"), "{same:?}");
+    assert!(same.iter().all(|line| line["verdict"] == "no_change" || line["verdict"] == "too_few"), "{same:?}");
+    let found = json(&["trace", "diff", &a, &b, "--json"]);
+    let only = |verdict: &str| found["lines"].as_array().unwrap().iter().any(|line| line["verdict"] == verdict);
+    assert!(only("only_in_a") && only("only_in_b"), "{found}");
+    assert_eq!(found["method"]["confidence"], 0.99);
+    let text = |args: &[&str]| String::from_utf8(scxprof(args).stdout).unwrap();
+    let said = text(&["trace", "diff", &a, &a]);
+    assert!(said.starts_with("0 of ") && said.contains("bootstrap over "), "{said}");
+    let said = text(&["trace", "diff", &a, &a, "--all"]);
+    assert!(said.starts_with("NAME ") && said.contains("no change"), "{said}");
+    for wrong in [&["--by", "subcell"][..], &["--config", "/none"]] {
+        assert_eq!(scxprof(&[&["trace", "diff", &a, &a], wrong].concat()).status.code(), Some(2), "{wrong:?}");
+    }
+}

@@ -17,6 +17,7 @@ mod compact;
 mod container;
 mod derive;
 mod describe;
+pub mod difference;
 mod dynamic;
 mod event;
 mod ftrace;

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on must fail.
 
 mod analyze;
+mod difference;
 mod encode;
 mod files;
 mod golden;
