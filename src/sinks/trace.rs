@@ -5,6 +5,7 @@ use std::io::{self, Write};
 
 use rustc_hash::FxHashMap;
 
+use super::queues::{Depth, Dsqs};
 use super::sink::Sink;
 use crate::resolve::Cgroups;
 use crate::sample::places::CpuPlaces;
@@ -14,8 +15,6 @@ use scxprof_trace::write::{Arg, Category, Recorded, Track, Writer};
 
 /// The counters of a subcell are sums over so many ns.
 const WINDOW: u64 = 10_000_000;
-/// A run queue has at most one value in so many ns.
-const QUEUE: u64 = 1_000_000;
 /// Stands for the cache of a CPU whose place is not known.
 const UNPLACED: u32 = u32::MAX;
 /// Threads with a track, by number and name; what later ones did is on the track of their subcell.
@@ -55,7 +54,7 @@ pub struct TraceCounts {
     pub accesses: u64,
     /// Scheduling events.
     pub sched: u64,
-    /// Of these, events that the format has no place for: charged CPU time and dispatch queues.
+    /// Of these, events that the format has no place for: charged CPU time.
     pub left_out: u64,
     /// Threads without a track of their own.
     pub without_track: u64,
@@ -91,14 +90,6 @@ struct HintTrack {
     is_open: bool,
 }
 
-/// A run queue.
-#[derive(Debug)]
-struct Queue {
-    track: Track,
-    depth: i64,
-    written: Option<(u64, i64)>,
-}
-
 /// Writes a trace. It is complete after [`TraceSink::finish`].
 pub struct TraceSink<'a, W> {
     options: TraceOptions<'a>,
@@ -111,8 +102,9 @@ pub struct TraceSink<'a, W> {
     threads: FxHashMap<(u32, Comm), ThreadTrack>,
     hints: FxHashMap<u32, HintTrack>,
     cgroup_of: FxHashMap<u32, u64>,
-    queues: FxHashMap<u32, Queue>,
+    queues: FxHashMap<u32, Depth>,
     queues_track: Option<Track>,
+    dsqs: Dsqs,
     waiting: FxHashMap<u32, u32>,
     running: FxHashMap<u32, u32>,
     processes: Vec<(u32, Comm)>,
@@ -150,6 +142,7 @@ impl<'a, W: Write> TraceSink<'a, W> {
             cgroup_of: FxHashMap::default(),
             queues: FxHashMap::default(),
             queues_track: None,
+            dsqs: Dsqs::default(),
             waiting: FxHashMap::default(),
             running: FxHashMap::default(),
             processes: Vec::new(),
@@ -178,6 +171,7 @@ impl<'a, W: Write> TraceSink<'a, W> {
         for queue in self.queues.values_mut() {
             queue.write(self.last, &mut self.writer)?;
         }
+        self.dsqs.finish(self.last, &mut self.writer)?;
         self.counts.left_out = self.writer.left_out;
         Ok((self.writer.finish(&self.processes)?, self.counts))
     }
@@ -285,6 +279,11 @@ impl<'a, W: Write> TraceSink<'a, W> {
                 group.migrations.add(event.time, 1.0, &mut self.writer)?;
             }
         }
+        let threads = &self.threads;
+        let own = |tid: u32| threads.iter().find(|((of, _), _)| *of == tid).map(|(_, thread)| thread.track);
+        if self.dsqs.take(event, &mut self.writer, own)? {
+            return Ok(());
+        }
         self.writer.sched(event)
     }
 
@@ -371,30 +370,16 @@ impl<'a, W: Write> TraceSink<'a, W> {
                 llc => format!("LLC of CPU {llc}"),
             };
             let track = self.writer.track(&name, Some(parent), true)?;
-            self.queues.insert(llc, Queue { track, depth: 0, written: None });
+            self.queues.insert(llc, Depth::new(track));
         }
         let Some(queue) = self.queues.get_mut(&llc) else { return Ok(()) };
-        queue.depth += change;
-        if queue.written.is_none_or(|(at, _)| time.saturating_sub(at) >= QUEUE) {
-            queue.write(time, &mut self.writer)?;
-        }
-        Ok(())
+        queue.change(time, change, &mut self.writer)
     }
 
     fn keep(&mut self, result: io::Result<()>) {
         if let Err(error) = result {
             self.failed = Some(error);
         }
-    }
-}
-
-impl Queue {
-    fn write(&mut self, time: u64, writer: &mut Writer<impl Write>) -> io::Result<()> {
-        if self.written.is_some_and(|(_, depth)| depth == self.depth) {
-            return Ok(());
-        }
-        self.written = Some((time, self.depth));
-        writer.counter(time, self.track, self.depth as f64)
     }
 }
 
@@ -459,6 +444,77 @@ mod tests {
 
     fn task(tid: u32) -> SchedTask {
         SchedTask { tid, prio: 120, comm: Comm::from("worker") }
+    }
+
+    #[test]
+    fn dispatch_queues_are_tracks() {
+        const MS: u64 = 1_000_000;
+        let options = TraceOptions {
+            place_of: &|_| None,
+            communities: FxHashMap::default(),
+            places: CpuPlaces::default(),
+            kernel: String::new(),
+            real_time: None,
+        };
+        let mut sink = TraceSink::new(Vec::new(), options).unwrap();
+        let insert = |tid, dsq, is_moved| SchedWhat::DsqInsert { tid, dsq, slice: 0, is_moved };
+        let switch = |prev, next| SchedWhat::Switch { prev: task(prev), state: TaskState::Runnable, next: task(next) };
+        let local = 0x8000_0000_0000_0002;
+        let events = [
+            at(10 * MS, insert(8, 0x2a, false)),
+            at(12 * MS, insert(9, 0x2a, false)),
+            at(14 * MS, insert(9, local, true)),
+            at(20 * MS, switch(7, 8)),
+            at(30 * MS, SchedWhat::DsqSwitch { prev: 8, dsq: Some(0x2a), next: 9, slice: None }),
+            at(30 * MS, switch(8, 9)),
+            // The last one never runs again.
+            at(40 * MS, SchedWhat::Exit { task: task(9) }),
+        ];
+        sink.sched(&events, &mut Cgroups::recorded());
+        let (bytes, counts) = sink.finish().unwrap();
+        assert_eq!((counts.sched, counts.left_out), (7, 0));
+        let mut trace = Trace::open(io::Cursor::new(bytes)).unwrap();
+        let (mut slices, mut depths) = (Vec::new(), Vec::new());
+        while let Some(event) = trace.next_event().unwrap() {
+            let Event::Trace(event) = event else { continue };
+            let named = |track| {
+                let name = trace.tracks().get(track).map(|track| track.name).unwrap();
+                String::from_utf8_lossy(trace.names().text(name)).into_owned()
+            };
+            match event.what {
+                TraceWhat::Slice { edge, track, name, category, .. } => {
+                    assert!(edge == Edge::End || trace.names().text(category) == b"dsq");
+                    let name = String::from_utf8_lossy(trace.names().text(name)).into_owned();
+                    slices.push((event.time / MS, named(track), edge == Edge::Begin, name));
+                }
+                TraceWhat::Counter { value, track } if named(track).starts_with("DSQ") => {
+                    depths.push((event.time / MS, named(track), value as i64));
+                }
+                _ => {}
+            }
+        }
+        let slice = |time, tid: u32, is_begin, name: &str| {
+            (time, format!("dispatch queue of {tid}"), is_begin, name.to_owned())
+        };
+        assert_eq!(
+            slices,
+            [
+                slice(10, 8, true, "DSQ 0x2a"),
+                slice(12, 9, true, "DSQ 0x2a"),
+                slice(14, 9, false, ""),
+                slice(14, 9, true, "DSQ local"),
+                slice(20, 8, false, ""),
+                slice(30, 8, true, "DSQ 0x2a"),
+                slice(30, 9, false, ""),
+                slice(40, 8, false, ""),
+            ]
+        );
+        let of = |name: &str| -> Vec<(u64, i64)> {
+            depths.iter().filter(|(_, of, _)| of == name).map(|(time, _, depth)| (*time, *depth)).collect()
+        };
+        assert_eq!(of("DSQ 0x2a"), [(10, 1), (12, 2), (14, 1), (20, 0), (30, 1)]);
+        assert_eq!(of("DSQ local"), [(14, 1), (30, 0)]);
+        assert_eq!(trace.info().lost.ends_without_begin, 0);
     }
 
     fn waking(tid: u32) -> SchedWhat {
