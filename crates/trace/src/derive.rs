@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 
 use super::event::{Args, Edge, Event, TraceEvent, TraceWhat, TrackId};
 use super::names::{self as known, Name, Names};
+use super::nodes::Nodes;
 use super::raw::{Raw, MAX_CPUS};
 use super::slices::{TrackEvent, TrackEventKind};
 use super::threads::{TraceThreads, Tracks};
@@ -65,8 +66,7 @@ pub(super) struct Derive {
     pub(super) ends_without_begin: u64,
     /// Switches that have only one side.
     pub(super) half_switches: u64,
-    /// The NUMA node of each CPU, as far as wprof said it.
-    nodes: Vec<Option<u32>>,
+    pub(super) nodes: Nodes,
     /// What wprof says beside its slices.
     pub(super) said: Said,
 }
@@ -140,7 +140,7 @@ impl Derive {
         let mut group = Group { time, tables, out, woken: Vec::new(), forked: Vec::new(), left: Vec::new() };
         if self.rules.is_wprof {
             group.find_halves(raws, self);
-            self.find_nodes(raws, &mut group);
+            self.nodes.see(raws, time, group.tables.names, group.out);
         }
         for raw in raws.drain(..) {
             match raw {
@@ -179,43 +179,6 @@ impl Derive {
             group.sched(cpu, prev.tid, SchedWhat::Switch { prev, state, next: nobody() });
             group.sched(cpu, UNKNOWN, SchedWhat::Lost);
         }
-    }
-
-    /// Says the NUMA nodes of CPUs, before the events that name them.
-    fn find_nodes(&mut self, raws: &[Raw], group: &mut Group<'_, '_>) {
-        for raw in raws {
-            let Raw::Track(event) = raw else { continue };
-            for (cpu, node) in [(known::CPU, known::NUMA_NODE), (known::WAKER_CPU, known::WAKER_NUMA_NODE)] {
-                let names = &*group.tables.names;
-                let Some((node, cpu)) = event.args.id(node, names).zip(event.args.id(cpu, names)) else { continue };
-                if cpu >= MAX_CPUS {
-                    continue;
-                }
-                let at = cpu as usize;
-                if self.nodes.len() <= at {
-                    self.nodes.resize(at + 1, None);
-                }
-                let Some(known) = self.nodes.get_mut(at).filter(|known| **known != Some(node)) else { continue };
-                *known = Some(node);
-                let what = TraceWhat::Node { cpu, node };
-                group.out.push_back(Event::Trace(TraceEvent {
-                    time: group.time,
-                    cpu,
-                    pid: UNKNOWN,
-                    tid: UNKNOWN,
-                    what,
-                }));
-            }
-        }
-    }
-
-    /// The CPUs of each NUMA node, as far as wprof said it.
-    pub(super) fn nodes(&self) -> std::collections::BTreeMap<u32, Vec<u32>> {
-        let mut nodes = std::collections::BTreeMap::<u32, Vec<u32>>::new();
-        for (cpu, node) in (0..).zip(&self.nodes).filter_map(|(cpu, node)| Some((cpu, (*node)?))) {
-            nodes.entry(node).or_default().push(cpu);
-        }
-        nodes
     }
 
     fn track(&mut self, group: &mut Group<'_, '_>, event: TrackEvent) {

@@ -280,7 +280,7 @@ impl Info {
             kernel: state.release.clone(),
             cpus: state.cpus,
             cpus_seen: (0..).zip(&tally.cpus).filter(|(_, seen)| **seen).map(|(cpu, _)| cpu).collect(),
-            nodes: derive.nodes(),
+            nodes: derive.nodes.by_node(),
             first_ns,
             last_ns: tally.last,
             duration_ns: tally.last.saturating_sub(first_ns),

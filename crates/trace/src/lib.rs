@@ -25,6 +25,7 @@ mod index;
 mod info;
 mod names;
 mod ndjson;
+mod nodes;
 #[cfg(feature = "parquet")]
 pub mod parquet;
 mod raw;

@@ -1,5 +1,6 @@
 //! The JSON lines of wprof.
 
+use proptest::prelude::*;
 use scxprof_base::sample::sched::{SchedWhat, TaskState};
 use scxprof_trace::analyze::*;
 use scxprof_trace::{Source, TraceError, TraceWhat};
@@ -141,4 +142,33 @@ fn the_file_of_wprof_itself_is_refused_with_what_to_do() {
     assert!(whole.to_string().contains("wprof -R -D"), "{whole}");
     bytes[8..16].fill(0xff);
     assert!(matches!(open(bytes), Err(TraceError::WprofData { is_incomplete: true })));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn any_lines_are_read_or_counted(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..8),
+        cut in any::<prop::sample::Index>(),
+        numbers in prop::collection::vec(prop_oneof![any::<i64>().prop_map(|it| it.to_string()), any::<f64>().prop_map(|it| format!("{it:e}"))], 5),
+    ) {
+        let task = format!(r#"{{"tid":{},"pid":7,"comm":"x"}}"#, numbers[0]);
+        let line = format!(
+            r#"{{"ts":{},"t":"switch","prev":{task},"next":{{"pid":0,"comm":"swapper/{}"}},"cpu":1,"waking_ts":{},"pmus":[{}]}}"#,
+            numbers[1], numbers[2], numbers[3], numbers[4]
+        );
+        let known = r#"{"ts":0.5,"t":"scx_dsq","task":{"tid":8,"pid":7,"comm":"y"},"dur":0.1,"cpu":1,"dsq_id":3,"layer_id":-1}"#;
+        let mut bytes = lines(&[&line, known, r#"{"id":1,"frames":["[K] a+0x1","[U] b"],"srcs":["","x.c:9"]}"#]);
+        let header = bytes.iter().position(|&byte| byte == b'\n').unwrap() + 1;
+        bytes.truncate(header + cut.index(bytes.len() - header + 1));
+        for (at, byte) in &changes {
+            if bytes.len() > header {
+                let at = header + at.index(bytes.len() - header);
+                bytes[at] = *byte;
+            }
+        }
+        // It must end, in order of time, which `read` checks.
+        read(bytes);
+    }
 }

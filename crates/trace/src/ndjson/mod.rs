@@ -3,13 +3,17 @@
 //! The fields are those of JSON_SCHEMA.md of wprof 228b169 (3.1), and of 2.0 where they differ. Times are seconds since the
 //! beginning of the session; what has a duration stands at its end.
 
+mod event;
+mod line;
+
 use std::borrow::Cow;
 use std::io::{self, BufRead, Read as _, Write};
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use serde::Deserialize;
 use serde_json::Value;
 
+use self::event::{Event, ARGS, CATEGORIES};
+use self::line::{since_1970, Line, Stack, Task};
 use super::write::Message;
 
 /// A longer line is none of wprof: the longest are those of deep stacks.
@@ -20,144 +24,12 @@ const MAX_ENTRIES: usize = 1 << 20;
 const SEQUENCE: u64 = 7;
 const IDLE: u32 = 2_000_000_000;
 
-/// Categories and names of annotations; their numbers begin at 1.
-const CATEGORIES: [&str; 24] = [
-    "ONCPU",
-    "WAKER",
-    "WAKEE",
-    "WAKER_NEW",
-    "WAKEE_NEW",
-    "PREEMPTOR",
-    "PREEMPTEE",
-    "HARDIRQ",
-    "SOFTIRQ",
-    "WQ",
-    "IPI",
-    "IPI_SEND",
-    "SCX_DSQ",
-    "FORKING",
-    "FORKED",
-    "EXEC",
-    "EXIT",
-    "FREE",
-    "RENAME",
-    "TIMER",
-    "REQUEST",
-    "REQUEST_SET",
-    "REQUEST_UNSET",
-    "REQUEST_END",
-];
-const ARGS: [&str; 24] = [
-    "cpu",
-    "numa_node",
-    "offcpu_reason",
-    "offcpu_dur_us",
-    "waking_reason",
-    "waking_delay_us",
-    "waker",
-    "waker_tid",
-    "waker_pid",
-    "waker_cpu",
-    "compound_delay_us",
-    "compound_chain_len",
-    "wakee",
-    "wakee_tid",
-    "wakee_pid",
-    "irq",
-    "action",
-    "target_cpu",
-    "sender_cpu",
-    "ipi_delay_us",
-    "forked_into",
-    "forked_into_tid",
-    "scx_dsq_id",
-    "scx_layer_id",
-];
-
 /// True if a file that begins so is one: its first line is the header.
 pub(super) fn is_ndjson(head: &[u8]) -> bool {
     let head = head.get(..4096).unwrap_or(head).trim_ascii_start();
     let line = head.split(|&byte| byte == b'\n').next().unwrap_or_default();
     let has = |name: &[u8]| line.windows(name.len()).any(|part| part == name);
     line.first() == Some(&b'{') && has(b"\"version\"") && has(b"\"timer_freq_hz\"")
-}
-
-#[derive(Debug, Clone, Deserialize)]
-struct Task<'a> {
-    tid: Option<u32>,
-    #[serde(default)]
-    pid: u32,
-    #[serde(borrow, default)]
-    comm: Cow<'a, str>,
-    #[serde(borrow)]
-    pcomm: Option<Cow<'a, str>>,
-}
-
-/// A line of any type.
-#[derive(Debug, Deserialize)]
-struct Line<'a> {
-    ts: f64,
-    #[serde(borrow)]
-    t: Cow<'a, str>,
-    cpu: Option<u32>,
-    numa: Option<u32>,
-    #[serde(borrow)]
-    task: Option<Task<'a>>,
-    #[serde(borrow)]
-    prev: Option<Task<'a>>,
-    #[serde(borrow)]
-    next: Option<Task<'a>>,
-    #[serde(borrow)]
-    waker: Option<Task<'a>>,
-    #[serde(borrow)]
-    wakee: Option<Task<'a>>,
-    #[serde(borrow)]
-    child: Option<Task<'a>>,
-    #[serde(borrow)]
-    prev_state: Option<Cow<'a, str>>,
-    waking_ts: Option<f64>,
-    #[serde(borrow)]
-    waking_reason: Option<Cow<'a, str>>,
-    waking_cpu: Option<u32>,
-    offcpu_dur: Option<f64>,
-    compound_delay: Option<f64>,
-    compound_chain_len: Option<u64>,
-    pmus: Option<Vec<Option<f64>>>,
-    dur: Option<f64>,
-    start_ts: Option<f64>,
-    irq: Option<u32>,
-    #[serde(borrow)]
-    action: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    kind: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    desc: Option<Cow<'a, str>>,
-    target_cpu: Option<u32>,
-    sender_cpu: Option<u32>,
-    ipi_delay: Option<f64>,
-    #[serde(borrow)]
-    insert_type: Option<Cow<'a, str>>,
-    dsq_id: Option<i128>,
-    layer_id: Option<i64>,
-    #[serde(borrow)]
-    event: Option<Cow<'a, str>>,
-    req_id: Option<u64>,
-    #[serde(borrow)]
-    req_name: Option<Cow<'a, str>>,
-    latency: Option<f64>,
-    stack_id: Option<u64>,
-    offcpu_stack_id: Option<u64>,
-    waker_stack_id: Option<u64>,
-}
-
-/// A call stack, outermost frame first.
-#[derive(Debug, Deserialize)]
-struct Stack<'a> {
-    id: u64,
-    #[serde(borrow)]
-    frames: Vec<Cow<'a, str>>,
-    #[serde(borrow, default)]
-    srcs: Vec<Cow<'a, str>>,
 }
 
 /// What has a track.
@@ -168,70 +40,6 @@ enum Owner {
     Idle(u32),
     Process(u32),
     Request(u32, u64),
-}
-
-/// An event of a track, as it is built.
-struct Event(Message);
-
-impl Event {
-    const BEGIN: u64 = 1;
-    const END: u64 = 2;
-    const INSTANT: u64 = 3;
-
-    fn new(kind: u64, track: u64, category: &str, name: &str) -> Self {
-        let event = Message::new().int(9, kind).int(11, track).text(23, name.as_bytes());
-        Self(match number(&CATEGORIES, category) {
-            Some(category) => event.int(3, category),
-            None => event.text(22, category.as_bytes()),
-        })
-    }
-
-    fn arg(self, name: &str, value: impl FnOnce(Message) -> Message) -> Self {
-        let named = match number(&ARGS, name) {
-            Some(name) => Message::new().int(1, name),
-            None => Message::new().text(10, name.as_bytes()),
-        };
-        Self(self.0.message(4, &value(named)))
-    }
-
-    fn int(self, name: &str, value: Option<impl Into<i128>>) -> Self {
-        // Of 64 bits, as two's complement.
-        match value {
-            Some(value) => self.arg(name, |arg| arg.int(4, value.into() as u64)),
-            None => self,
-        }
-    }
-
-    fn text(self, name: &str, value: Option<&Cow<'_, str>>) -> Self {
-        match value {
-            Some(value) => self.arg(name, |arg| arg.text(6, value.as_bytes())),
-            None => self,
-        }
-    }
-
-    /// Seconds, as microseconds.
-    fn us(self, name: &str, seconds: Option<f64>) -> Self {
-        match seconds {
-            Some(seconds) => self.arg(name, |arg| arg.double(5, seconds * 1e6)),
-            None => self,
-        }
-    }
-
-    fn flow(self, id: u64) -> Self {
-        Self(self.0.fixed(47, id))
-    }
-
-    fn stack(self, id: Option<u64>) -> Self {
-        match id {
-            Some(id) if id != 0 => Self(self.0.int(56, id)),
-            _ => self,
-        }
-    }
-}
-
-/// The number of an interned text.
-fn number(table: &[&str], text: &str) -> Option<u64> {
-    table.iter().position(|entry| *entry == text).map(|at| at as u64 + 1)
 }
 
 fn ns(seconds: f64) -> Option<u64> {
@@ -634,26 +442,6 @@ fn placed(event: Event, line: &Line<'_>) -> Event {
 
 fn wakee(event: Event, task: &Task<'_>) -> Event {
     event.text("wakee", Some(&task.comm)).int("wakee_tid", task.tid).int("wakee_pid", Some(task.pid))
-}
-
-/// ns since 1970 of a time such as `2026-11-22T11:47:06.962Z`.
-fn since_1970(text: &str) -> Option<u64> {
-    let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
-    let mut date = date.splitn(3, '-').map(|part| part.parse::<i64>().ok());
-    let (year, month, day) = (date.next()??, date.next()??, date.next()??);
-    let mut time = time.splitn(3, ':');
-    let (hour, minute) = (time.next()?.parse::<u64>().ok()?, time.next()?.parse::<u64>().ok()?);
-    let second = time.next()?.parse::<f64>().ok().filter(|second| (0.0..61.0).contains(second))?;
-    let is_date = (1970..10_000).contains(&year) && (1..=12).contains(&month) && (1..=31).contains(&day);
-    if !is_date || hour > 23 || minute > 59 {
-        return None;
-    }
-    // Days since 1970-01-01 of the proleptic Gregorian calendar, the year beginning in March.
-    let shifted = if month <= 2 { year - 1 } else { year };
-    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    let days = 365 * shifted + shifted / 4 - shifted / 100 + shifted / 400 + of_year - 719_468;
-    let seconds = u64::try_from(days).ok()? * 86_400 + hour * 3_600 + minute * 60;
-    Some(seconds * 1_000_000_000 + (second * 1e9).round() as u64)
 }
 
 #[cfg(test)]
