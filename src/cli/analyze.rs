@@ -41,7 +41,7 @@ Exit codes:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, mut_args(args::text("json", "Print JSON (docs/traces.md has the fields)")))]
 pub(super) struct AnalyzeArgs {
-    /// A trace in Perfetto's format, compressed or not, a profile or a perf.data
+    /// A trace in Perfetto's format or the JSON lines of wprof, compressed or not, a profile or a perf.data
     #[arg(help_heading = INPUT)]
     file: PathBuf,
     /// CPUs that share a last-level cache, a range for each cache [default: what the file says; traces do not]

@@ -65,7 +65,7 @@ enum TraceCommand {
 #[derive(Debug, Args)]
 #[command(after_help = INFO_EXAMPLES, mut_args(text("json", "Print JSON (docs/traces.md has the fields)")))]
 struct InfoArgs {
-    /// A trace in Perfetto's format, compressed or not, a profile or a perf.data
+    /// A trace in Perfetto's format or the JSON lines of wprof, compressed or not, a profile or a perf.data
     #[arg(help_heading = INPUT)]
     file: PathBuf,
     #[command(flatten)]

@@ -12,6 +12,7 @@ use crate::analyze::{By, Context, Options, Subcells};
 use crate::{Name, TraceEvent, TraceWhat};
 use scxprof_base::sample::printable;
 use scxprof_base::sample::sched::TaskState;
+use scxprof_base::sample::Comm;
 use scxprof_sched::report::Times;
 use scxprof_sched::{Durations, Fact, Slot, Sums, Threads, Why};
 
@@ -60,6 +61,16 @@ struct Member {
     waited: Option<(u64, bool)>,
     compound: Option<(u64, u64)>,
     is_moved: bool,
+    /// The number of its group, and by what it was found.
+    group: Option<(Found, usize)>,
+}
+
+/// What the group of a thread depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Found {
+    comm: Comm,
+    ids: [u32; 2],
+    layer: Option<u64>,
 }
 
 /// Adds up.
@@ -107,6 +118,12 @@ impl Grouping {
     }
 
     fn group(&mut self, key: Key, tid: u32) -> Option<&mut Group> {
+        let number = self.number(key, tid);
+        self.groups.get_mut(number)
+    }
+
+    /// The number of a group, in which the thread counts once.
+    fn number(&mut self, key: Key, tid: u32) -> usize {
         let is_known = self.keys.contains_key(&key);
         let key = if is_known || self.keys.len() < MAX_GROUPS { key } else { Key::Others };
         let next = self.groups.len();
@@ -115,18 +132,25 @@ impl Grouping {
             self.groups.push(Group::default());
         }
         let is_new = self.counted.len() < MAX_COUNTED && self.counted.insert((number, tid));
-        let group = self.groups.get_mut(number)?;
-        group.threads += u64::from(is_new);
-        Some(group)
+        if let Some(group) = self.groups.get_mut(number) {
+            group.threads += u64::from(is_new);
+        }
+        number
     }
 
     /// The group of a thread that is followed.
     fn of(&mut self, threads: &Threads, slot: Slot) -> Option<&mut Group> {
         let thread = threads.get(slot)?;
-        let layer = self.member(slot).layer;
-        let key = self.key(thread.comm.as_bytes(), [thread.tid, thread.pid], layer);
-        let tid = thread.tid;
-        self.group(key, tid)
+        let Member { layer, group, .. } = *self.member(slot);
+        let found = Found { comm: thread.comm, ids: [thread.tid, thread.pid], layer };
+        // Its text is made once, and not for each event.
+        if let Some((_, number)) = group.filter(|(by, _)| *by == found) {
+            return self.groups.get_mut(number);
+        }
+        let key = self.key(thread.comm.as_bytes(), found.ids, layer);
+        let number = self.number(key, thread.tid);
+        self.member(slot).group = Some((found, number));
+        self.groups.get_mut(number)
     }
 
     /// Counts what led to the run of a thread, which ends.
