@@ -229,7 +229,9 @@ fn find(name: &str, roots: &Roots) -> Result<Named, EventNameError> {
     if let Some((pmu, terms)) = name.strip_suffix('/').and_then(|name| name.split_once('/')) {
         // perf lists them as events of PMUs without a folder of their own, too.
         return match pmu {
-            "software" | "hardware" | "tracepoint" if !terms.is_empty() => find(&format!("{pmu}:{terms}"), roots),
+            "software" | "hardware" | "tracepoint" if !terms.is_empty() && !terms.contains('=') => {
+                find(&format!("{pmu}:{terms}"), roots)
+            }
             _ => of_pmu(pmu, terms, roots),
         };
     }

@@ -148,6 +148,15 @@ fn what_is_selected_is_analysed() {
     // What runs at the cut is in the second part alone.
     assert!(run(&first) + run(&second) <= run(&whole));
     assert!(run(&first) + run(&second) + 4 * 400_000_000 > run(&whole));
+    // A run that goes over the cut is cut there.
+    let after = |cpu: u64| {
+        let spans = lines(&["trace", "timeline", path, "--cpu", &cpu.to_string(), "--json"]);
+        let ran = spans.iter().filter(|span| span["state"] == "running" && span["is_open"] == false);
+        ran.map(|span| (number(&span["since_ns"]), number(&span["ns"])))
+            .map(|(since, ns)| (since + ns).saturating_sub(since.max(400_000_000)))
+            .sum::<u64>()
+    };
+    assert_eq!((0..4).map(after).sum::<u64>(), run(&second));
     let waits = |found: &Value| number(&found["wakeup_latency"]["latency"]["count"]);
     assert_eq!(waits(&first) + waits(&second), waits(&whole));
     assert!(
