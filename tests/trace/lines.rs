@@ -213,3 +213,39 @@ fn two_traces_are_compared() {
         assert_eq!(scxprof(&[&["trace", "diff", &a, &a], wrong].concat()).status.code(), Some(2), "{wrong:?}");
     }
 }
+
+#[test]
+fn threads_are_grouped_by_layer_and_subcell() {
+    use super::encode::{at, file, int_arg, slice, thread_track, wprof_tables};
+    let dir = tempfile::tempdir().unwrap();
+    let [trace, config] = ["trace", "layers.json"].map(|name| dir.path().join(name).to_str().unwrap().to_owned());
+    let run = |from, until, track, name: &str, layer| {
+        let args = [int_arg("cpu", 0), int_arg("scx_layer_id", layer)];
+        [
+            at(from, &slice(1, track, "ONCPU", name), &args),
+            at(until, &slice(2, track, "ONCPU", ""), &[int_arg("cpu", 0)]),
+        ]
+    };
+    let mut packets = vec![wprof_tables(), thread_track(1, 100, 100, "web-1"), thread_track(2, 100, 101, "batch")];
+    packets.extend(run(100, 400, 1, "web-1", 3));
+    packets.extend(run(400, 500, 2, "batch", 5));
+    fs::write(&trace, file(&packets)).unwrap();
+    let kind = r#""kind": {"Grouped": {"util_range": [0.1, 0.2]}}"#;
+    let layers = format!(
+        r#"[{{"name": "front", "matches": [[{{"CommPrefix": "web-"}}]], {kind}}}, {{"name": "rest", "matches": [[]], {kind}}}]"#
+    );
+    fs::write(&config, layers).unwrap();
+    let groups = |options: &[&str]| {
+        let found = json(&[&["trace", "analyze", &trace, "--only", "groups", "--json"], options].concat());
+        let lines = found["analyses"]["groups"]["groups"].as_array().unwrap().clone();
+        lines.iter().map(|line| (line["group"].to_string(), number(&line["run"]["total_ns"]))).collect::<Vec<_>>()
+    };
+    let of = |name: &str, ns: u64| (format!("\"{name}\""), ns);
+    assert_eq!(groups(&["--by", "layer"]), [of("layer 3", 300), of("layer 5", 100)]);
+    assert_eq!(groups(&["--by", "subcell", "--config", &config]), [of("front", 300), of("rest", 100)]);
+    let wprof = path("wprof.pb.gz");
+    let output = scxprof(&["trace", "analyze", wprof.to_str().unwrap(), "--only", "groups", "--by", "layer"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && said.contains("does not say the layers of threads"), "{said}");
+    assert_eq!(scxprof(&["trace", "analyze", &trace, "--by", "subcell"]).status.code(), Some(2));
+}
