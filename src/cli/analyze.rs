@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{anyhow, Context};
 use clap::{Args, ValueEnum};
@@ -9,12 +10,16 @@ use clap::{Args, ValueEnum};
 use super::args::{self, ResultArgs, INPUT, RESULT};
 use super::failure::Failure;
 use super::format;
+use super::input;
 use super::observe;
 use super::output::Stdout;
+use super::selection::{range, Selection, SelectionArgs};
 use super::signals::Signals;
 use crate::sample::places::{CpuPlace, CpuPlaces};
+use crate::sample::Task;
 use scxprof_base::columns::{fitted, wrapped};
-use scxprof_trace::analyze::{Analysis, Id, Method, Options, Report, TextTable, Unavailable};
+use scxprof_trace::analyze::{Analysis, By as Grouped, Id, Method, Options, Report, Subcells, TextTable, Unavailable};
+use scxprof_trace::TraceThreads;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,6 +27,8 @@ Examples:
   scxprof trace analyze trace.pb --only wakeup_latency,run_queue
   scxprof trace analyze trace.pb --only outliers --method mad --limit 50
   scxprof trace analyze trace.pb --only llc_locality --llc 0-7,8-15
+  scxprof trace analyze trace.pb --only groups --by layer   what each layer of scx_layered did
+  scxprof trace analyze trace.pb --comm '^web' --from 2 --to 5    of the threads web*, in three seconds
   scxprof trace analyze trace.pb --json | jq '.analyses.block_io.all'
 `scxprof trace info` says which analysers can run on a file, and what the others need.
 Exit codes:
@@ -34,7 +41,7 @@ Exit codes:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, mut_args(args::text("json", "Print JSON (docs/traces.md has the fields)")))]
 pub(super) struct AnalyzeArgs {
-    /// A trace in Perfetto's format, compressed or not, a profile or a perf.data
+    /// A trace in Perfetto's format or the JSON lines of wprof, compressed or not, a profile or a perf.data
     #[arg(help_heading = INPUT)]
     file: PathBuf,
     /// CPUs that share a last-level cache, a range for each cache [default: what the file says; traces do not]
@@ -43,6 +50,12 @@ pub(super) struct AnalyzeArgs {
     /// Only these analysers (docs/traces.md lists them)
     #[arg(long, value_name = "ID", value_delimiter = ',', help_heading = RESULT)]
     only: Vec<Id>,
+    /// What the lines of `groups` are about
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = Group::Name, help_heading = RESULT)]
+    by: Group,
+    /// The configuration whose subcells --by subcell means; of threads their names alone count, as traces have no cgroups
+    #[arg(long, value_name = "FILE", help_heading = RESULT)]
+    config: Option<PathBuf>,
     /// How outliers are told from the rest
     #[arg(long, value_enum, default_value_t = By::Iqr, help_heading = RESULT)]
     method: By,
@@ -51,6 +64,35 @@ pub(super) struct AnalyzeArgs {
     limit: usize,
     #[command(flatten)]
     result: ResultArgs,
+    #[command(flatten)]
+    selection: SelectionArgs,
+}
+
+/// What the lines of `groups` are about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Group {
+    /// All threads of a name
+    Name,
+    /// Each thread
+    Thread,
+    /// Each process
+    Process,
+    /// Each layer of scx_layered, as wprof says it
+    Layer,
+    /// Each cell and subcell of --config
+    Subcell,
+}
+
+impl From<Group> for Grouped {
+    fn from(by: Group) -> Self {
+        match by {
+            Group::Name => Self::Name,
+            Group::Thread => Self::Thread,
+            Group::Process => Self::Process,
+            Group::Layer => Self::Layer,
+            Group::Subcell => Self::Subcell,
+        }
+    }
 }
 
 /// How outliers are told from the rest.
@@ -77,16 +119,6 @@ impl From<By> for Method {
     }
 }
 
-/// A range of CPUs, or one.
-fn range(text: &str) -> Result<(u32, u32), String> {
-    let number = |text: &str| text.parse::<u32>().ok().filter(|cpu| *cpu < 1 << 16);
-    let (first, last) = text.split_once('-').unwrap_or((text, text));
-    match (number(first), number(last)) {
-        (Some(first), Some(last)) if first <= last => Ok((first, last)),
-        _ => Err("must be a CPU or a range of CPUs, such as 0-7".to_owned()),
-    }
-}
-
 /// The places of CPUs as far as caches tell.
 fn places(llcs: &[(u32, u32)]) -> Result<CpuPlaces, Failure> {
     let mut places = CpuPlaces::default();
@@ -101,17 +133,40 @@ fn places(llcs: &[(u32, u32)]) -> Result<CpuPlaces, Failure> {
     Ok(places)
 }
 
+/// The subcells that `--by subcell` means.
+fn subcells(args: &AnalyzeArgs) -> Result<Option<Subcells>, Failure> {
+    match (input::given_configuration("--config", args.config.as_deref())?, args.by) {
+        (Some(placement), Group::Subcell) => {
+            Ok(Some(Subcells(Arc::new(move |comm: &[u8]| placement.name_of(&Task::new(b"", comm))))))
+        }
+        (None, Group::Subcell) => Err(Failure::Usage(anyhow!("--by subcell needs --config, which has the subcells"))),
+        (Some(_), _) => Err(Failure::Usage(anyhow!("--config is of no use without --by subcell"))),
+        (None, _) => Ok(None),
+    }
+}
+
 /// Runs `scxprof trace analyze`.
 pub(super) fn run(args: &AnalyzeArgs, stdout: Stdout) -> Result<(), Failure> {
     let limit = if args.limit == 0 { usize::MAX } else { args.limit };
     let given = places(&args.llc)?;
+    let subcells = subcells(args)?;
+    let mut selection = Selection::new(&args.selection)?;
     let output = args.result.file.open(stdout)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
-    let observed = observe::observe(&args.file, &signals, |recorded| {
+    let analysis = |recorded: CpuPlaces, selection: &Selection, threads: Option<&TraceThreads>| {
         let places = if given.is_empty() { recorded } else { given };
-        Some(Analysis::new(Options { only: args.only.clone(), limit, method: args.method.into(), places }))
-    })?;
+        let (by, select) = (args.by.into(), selection.select(threads));
+        let (only, method) = (args.only.clone(), args.method.into());
+        Analysis::new(Options { only, limit, method, places, by, subcells, select })
+    };
+    let observed = observe::analyze(&args.file, &signals, &mut selection, analysis)?;
+    if args.by == Group::Layer && !observed.info.events.iter().any(|count| count.name == "wprof:layer") {
+        say!("note: the trace does not say the layers of threads; wprof does with scx_layered: `wprof -f scx`");
+    }
     let report = observed.report.as_ref().context("a bug in scxprof: no report").map_err(Failure::NoResult)?;
+    if let Some(why) = selection.nothing() {
+        return Err(Failure::NoResult(anyhow!("{}: {why}", args.file.display())));
+    }
     if report.analyses.is_empty() {
         let lacking: Vec<String> = report.unavailable.iter().map(Unavailable::sentence).collect();
         return Err(Failure::NoResult(anyhow!("{}: {}", args.file.display(), lacking.join("; "))));
@@ -157,11 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn caches_are_ranges_of_cpus() {
-        assert_eq!((range("0-7"), range("3")), (Ok((0, 7)), Ok((3, 3))));
-        for wrong in ["7-0", "x", "-", "0-65536", "1-2-3"] {
-            assert!(range(wrong).is_err(), "{wrong}");
-        }
+    fn a_cpu_is_in_one_cache() {
         let both = places(&[(0, 1), (2, 2)]).unwrap();
         assert_eq!([0, 1, 2, 3].map(|cpu| both.get(cpu).map(|place| place.llc)), [Some(0), Some(0), Some(2), None]);
         assert!(places(&[(0, 1), (1, 2)]).is_err());

@@ -156,10 +156,7 @@ fn decide(profile: &mut Profile, args: &ExportArgs, stop: &dyn Fn() -> bool) -> 
 fn say(outcome: &Outcome, counts: &crate::session::TraceCounts) {
     messages::say_loss(&outcome.loss, false);
     if counts.left_out > 0 {
-        say!(
-            "note: {} scheduling events are left out, as the format has none such: charged CPU time and dispatch queues",
-            counts.left_out
-        );
+        say!("note: {} scheduling events are left out, as the format has none such: charged CPU time", counts.left_out);
     }
     if counts.without_track > 0 {
         say!("note: {} accesses are on the track of their subcell: there are too many threads", counts.without_track);

@@ -217,7 +217,7 @@ pub(super) fn each_event(
     Ok(count)
 }
 
-fn wrong_trace(error: &TraceError, path: &Path) -> Failure {
+pub(super) fn wrong_trace(error: &TraceError, path: &Path) -> Failure {
     let is_usage = !matches!(error, TraceError::Read(_) | TraceError::Spool(_));
     let error = match error {
         TraceError::NotATrace => anyhow!("{}: {error}; nor is it a profile or a perf.data", path.display()),

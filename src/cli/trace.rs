@@ -8,12 +8,15 @@ use clap::{Args, Subcommand};
 
 use super::analyze::{self, AnalyzeArgs};
 use super::args::{text, ResultArgs, INPUT};
+use super::events::{self, EventsArgs};
 use super::failure::Failure;
 use super::format;
 use super::observe::{observe, Observed};
 use super::output::Stdout;
 use super::query::{self, QueryArgs};
 use super::signals::Signals;
+use super::timeline::{self, TimelineArgs};
+use super::trace_diff::{self, DiffArgs};
 use scxprof_base::columns::{fitted, wrapped, Column};
 use scxprof_trace::Count;
 
@@ -22,6 +25,9 @@ Examples:
   scxprof trace info trace.pb                    what recorded it, its events, and what was lost
   scxprof trace info trace.pftrace.gz --json | jq '.events[0]'
   scxprof trace analyze trace.pb                 CPU use, latencies, interrupts, devices
+  scxprof trace events trace.pb --type sched_waking --comm web    its events, in order of time
+  scxprof trace timeline trace.pb --tid 4711     what a thread did, and who woke it
+  scxprof trace diff before.pb after.pb          what got slower, and what may be chance
   scxprof sched -f trace.pb --by thread          run time, waits and wakeups of its threads";
 
 const INFO_EXAMPLES: &str = "\
@@ -47,6 +53,9 @@ pub(super) struct TraceArgs {
 enum TraceCommand {
     Info(InfoArgs),
     Analyze(AnalyzeArgs),
+    Events(EventsArgs),
+    Timeline(TimelineArgs),
+    Diff(DiffArgs),
     // Typed all the same, it says the line for DuckDB.
     #[command(hide = true)]
     Query(QueryArgs),
@@ -56,7 +65,7 @@ enum TraceCommand {
 #[derive(Debug, Args)]
 #[command(after_help = INFO_EXAMPLES, mut_args(text("json", "Print JSON (docs/traces.md has the fields)")))]
 struct InfoArgs {
-    /// A trace in Perfetto's format, compressed or not, a profile or a perf.data
+    /// A trace in Perfetto's format or the JSON lines of wprof, compressed or not, a profile or a perf.data
     #[arg(help_heading = INPUT)]
     file: PathBuf,
     #[command(flatten)]
@@ -68,6 +77,9 @@ pub(super) fn run(args: &TraceArgs, stdout: Stdout) -> Result<(), Failure> {
     match &args.command {
         TraceCommand::Info(args) => info(args, stdout),
         TraceCommand::Analyze(args) => analyze::run(args, stdout),
+        TraceCommand::Events(args) => events::run(args, stdout),
+        TraceCommand::Timeline(args) => timeline::run(args, stdout),
+        TraceCommand::Diff(args) => trace_diff::run(args, stdout),
         TraceCommand::Query(args) => query::run(args),
     }
 }

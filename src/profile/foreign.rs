@@ -52,7 +52,7 @@ const PPROF: &str =
                      `scxprof stacks -f` reads";
 
 /// JSON by a name in it: what it is, and what to do instead.
-const OBJECTS: [(&str, &str); 9] = [
+const OBJECTS: [(&str, &str); 10] = [
     ("\"traceEvents\"", CHROME),
     ("\"ph\"", CHROME),
     ("\"displayTimeUnit\"", CHROME),
@@ -70,14 +70,15 @@ const OBJECTS: [(&str, &str); 9] = [
     ),
     ("\"preprocessedProfileVersion\"", FIREFOX),
     ("\"resourceSpans\"", "traces of OpenTelemetry (JSON), which have no samples"),
+    ("\"timer_freq_hz\"", WPROF),
     ("\"resourceProfiles\"", "profiles of OpenTelemetry (JSON): name the recording from which they were made"),
 ];
 const CHROME: &str = "a Chrome JSON trace, which no program converts to what scxprof reads: name the trace from which it was made \
                       (Perfetto's own format, as `wprof -T FILE` and `perfetto -o FILE` write it), or record with `scxprof record --sched`";
 const FIREFOX: &str = "a profile for the Firefox Profiler (JSON): name the recording from which it was made";
 const WPROF: &str =
-    "lines of `wprof -J` (JSON): `wprof -R -D wprof.data -T trace.pb` makes a trace of the same data that scxprof \
-                     reads";
+    "lines of `wprof -J` (JSON), which have no memory samples: from their first line on, the header, `scxprof trace` \
+                     and `scxprof sched -f` read them";
 pub(super) const JSON: &str = "JSON, but not the lines of `process` (perf.jsonl), which have pid, tid, time and addr";
 
 /// What the file that begins with `head` is, if scxprof does not read it; `None` if it is unknown or may be read.
@@ -174,6 +175,7 @@ mod tests {
             (b"\xef\xbb\xbf[ {\"ph\": \"X\", \"ts\": 1,", "a Chrome JSON trace"),
             (b"[\n{\"name\":\"a\",\"ph\":\"B\"},\n", "a Chrome JSON trace"),
             (b"{\"ts\":0.1,\"t\":\"switch\",\"cpu\":1}\n{", "lines of `wprof -J`"),
+            (b"{\"version\":\"3.1\",\"dur\":1.0,\"timer_freq_hz\":100}\n", "lines of `wprof -J`"),
             (b"{\"meta\":{\"preprocessedProfileVersion\":47}}", "Firefox"),
             (b"{\"a\": 1}\n", "not the lines of `process`"),
             (b"\x0a\x04\x08\x01\x10\x02\x0a\x04\x08\x03\x10\x04", "a profile of pprof"),

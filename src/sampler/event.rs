@@ -21,8 +21,11 @@ pub(crate) const CHAIN_SIZE: usize = (2 * MAX_STACK as usize + 4) * 8 + size_of:
 /// Names that a message lists.
 const LISTED: usize = 8;
 
-/// `PERF_TYPE_HARDWARE`: perf's names, its other ones, and the number.
-const HARDWARE: [(&str, &str, u32); 10] = [
+/// The name of an event, its other one, and its number.
+type Row = (&'static str, &'static str, u32);
+
+/// `PERF_TYPE_HARDWARE`.
+const HARDWARE: [Row; 10] = [
     ("cycles", "cpu-cycles", sys::PERF_COUNT_HW_CPU_CYCLES),
     ("instructions", "", sys::PERF_COUNT_HW_INSTRUCTIONS),
     ("cache-references", "", sys::PERF_COUNT_HW_CACHE_REFERENCES),
@@ -36,7 +39,7 @@ const HARDWARE: [(&str, &str, u32); 10] = [
 ];
 
 /// `PERF_TYPE_SOFTWARE`, in the same way.
-const SOFTWARE: [(&str, &str, u32); 10] = [
+const SOFTWARE: [Row; 10] = [
     ("cpu-clock", "", sys::PERF_COUNT_SW_CPU_CLOCK),
     ("task-clock", "", sys::PERF_COUNT_SW_TASK_CLOCK),
     ("page-faults", "faults", sys::PERF_COUNT_SW_PAGE_FAULTS),
@@ -53,6 +56,42 @@ const SOFTWARE: [(&str, &str, u32); 10] = [
 const CACHES: [&str; 7] = ["L1-dcache", "L1-icache", "LLC", "dTLB", "iTLB", "branch", "node"];
 const OPERATIONS: [(&str, &str); 3] =
     [("loads", "load-misses"), ("stores", "store-misses"), ("prefetches", "prefetch-misses")];
+/// How else perf calls them (tools/perf/util/evsel.c: `evsel__hw_cache`, `_op`, `_result`), each row by the number.
+const CACHE_NAMES: [&[&str]; 7] = [
+    &["l1-dcache", "l1-d", "l1d", "l1-data"],
+    &["l1-icache", "l1-i", "l1i", "l1-instruction"],
+    &["llc", "l2"],
+    &["dtlb", "d-tlb", "data-tlb"],
+    &["itlb", "i-tlb", "instruction-tlb"],
+    &["branch", "branches", "bpu", "btb", "bpc"],
+    &["node"],
+];
+const OPERATION_NAMES: [&[&str]; 3] = [
+    &["load", "loads", "read"],
+    &["store", "stores", "write"],
+    &["prefetch", "prefetches", "speculative-read", "speculative-load"],
+];
+const RESULT_NAMES: [&[&str]; 2] = [&["refs", "reference", "ops", "access"], &["misses", "miss"]];
+/// Prefixes that say what kind of event follows.
+const KINDS: [(&str, Prefix); 6] = [
+    ("hw:", Prefix::Hardware),
+    ("hardware:", Prefix::Hardware),
+    ("sw:", Prefix::Software),
+    ("software:", Prefix::Software),
+    ("cache:", Prefix::Hardware),
+    ("tracepoint:", Prefix::Tracepoint),
+];
+/// Letters that the beginning of a name must have to stand for it.
+const LEAST: usize = 4;
+
+/// What kind of event a prefix names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Prefix {
+    None,
+    Hardware,
+    Software,
+    Tracepoint,
+}
 
 /// An event that cannot be named so.
 #[derive(Debug, Error)]
@@ -157,32 +196,66 @@ fn split(text: &str) -> (&str, &str) {
     }
 }
 
+/// Hardware and software events have hyphens in perf, and underscores in what others print; case means nothing.
+fn plain(name: &str) -> String {
+    name.replace('_', "-").to_ascii_lowercase()
+}
+
+/// The event of these tables, as the number of its table and its own: by a name of it, or by a beginning that no other one has.
+fn in_tables(tables: &[(u32, &[Row])], bare: &str) -> Option<(u32, u32)> {
+    let names = || tables.iter().flat_map(|(kind, rows)| rows.iter().flat_map(move |row| names_of(*kind, row)));
+    if let Some((_, found)) = names().find(|(name, _)| *name == bare) {
+        return Some(found);
+    }
+    let is_long = bare.len() >= LEAST;
+    let mut found: Vec<(u32, u32)> =
+        names().filter(|(name, _)| is_long && name.starts_with(bare)).map(|(_, found)| found).collect();
+    found.sort_unstable();
+    found.dedup();
+    match found.as_slice() {
+        [only] => Some(*only),
+        _ => None,
+    }
+}
+
+/// The names of an event, with what they stand for.
+fn names_of(kind: u32, &(its, other, number): &Row) -> impl Iterator<Item = (&'static str, (u32, u32))> {
+    [its, other].into_iter().filter(|name| !name.is_empty()).map(move |name| (name, (kind, number)))
+}
+
 fn find(name: &str, roots: &Roots) -> Result<Named, EventNameError> {
-    let (only, bare) = match name.split_once(':') {
-        Some((kind @ ("hw" | "sw"), bare)) => (kind, bare),
-        _ => ("", name),
-    };
+    let prefix = KINDS.iter().find_map(|(text, kind)| Some((*kind, name.strip_prefix(text)?)));
+    let (only, bare) = prefix.unwrap_or((Prefix::None, name));
     if let Some((pmu, terms)) = name.strip_suffix('/').and_then(|name| name.split_once('/')) {
-        return of_pmu(pmu, terms, roots);
+        // perf lists them as events of PMUs without a folder of their own, too.
+        return match pmu {
+            "software" | "hardware" | "tracepoint" if !terms.is_empty() && !terms.contains('=') => {
+                find(&format!("{pmu}:{terms}"), roots)
+            }
+            _ => of_pmu(pmu, terms, roots),
+        };
     }
-    let in_table = |table: &[(&str, &str, u32)]| {
-        let found = table.iter().find(|(its, other, _)| *its == bare || !other.is_empty() && *other == bare);
-        found.map(|(_, _, number)| Config([u64::from(*number), 0, 0, 0, 0]))
+    let text = plain(bare);
+    let is_hardware = matches!(only, Prefix::None | Prefix::Hardware);
+    let hardware = (sys::PERF_TYPE_HARDWARE, &HARDWARE[..]);
+    let software = (sys::PERF_TYPE_SOFTWARE, &SOFTWARE[..]);
+    let tables = match only {
+        Prefix::None => vec![hardware, software],
+        Prefix::Hardware => vec![hardware],
+        Prefix::Software => vec![software],
+        Prefix::Tracepoint => Vec::new(),
     };
-    if let Some(config) = in_table(&HARDWARE).filter(|_| only != "sw") {
-        return Ok(Named { kind: sys::PERF_TYPE_HARDWARE, config, is_rare: false });
+    if let Some((kind, number)) = in_tables(&tables, &text) {
+        return Ok(Named { kind, config: Config([u64::from(number), 0, 0, 0, 0]), is_rare: false });
     }
-    if let Some(config) = in_table(&SOFTWARE).filter(|_| only != "hw") {
-        return Ok(Named { kind: sys::PERF_TYPE_SOFTWARE, config, is_rare: false });
-    }
-    if let Some(config) = cache(bare).filter(|_| only != "sw") {
+    if let Some(config) = cache(&text).filter(|_| is_hardware) {
         let config = Config([config, 0, 0, 0, 0]);
         return Ok(Named { kind: sys::PERF_TYPE_HW_CACHE, config, is_rare: false });
     }
-    if let Some(config) = raw(bare).filter(|_| only != "sw") {
+    if let Some(config) = raw(bare).filter(|_| is_hardware) {
         return Ok(Named { kind: sys::PERF_TYPE_RAW, config: Config([config, 0, 0, 0, 0]), is_rare: false });
     }
-    if let (Some((system, event)), "") = (name.split_once(':'), only) {
+    if let (Some((system, event)), Prefix::None | Prefix::Tracepoint) = (bare.split_once([':', '/']), only) {
         let is_name =
             |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
         if is_name(system) && is_name(event) {
@@ -193,15 +266,32 @@ fn find(name: &str, roots: &Roots) -> Result<Named, EventNameError> {
     Err(EventNameError::Unknown { name: name.to_owned(), known: known(name, roots) })
 }
 
-/// `PERF_COUNT_HW_CACHE_*`: cache | operation << 8 | result << 16.
+/// `PERF_COUNT_HW_CACHE_*`: cache | operation << 8 | result << 16. As perf parses it: a cache, and an operation and a result in any
+/// order, of which one may be missing (loads, and all of them).
 fn cache(name: &str) -> Option<u64> {
-    let at = CACHES.iter().position(|cache| name.strip_prefix(cache).is_some_and(|rest| rest.starts_with('-')))?;
-    let rest = name.get(CACHES.get(at)?.len() + 1..)?;
-    let (operation, misses) = OPERATIONS
-        .iter()
-        .enumerate()
-        .find_map(|(number, (all, misses))| ((*all == rest) || *misses == rest).then_some((number, *misses == rest)))?;
-    Some(at as u64 | (operation as u64) << 8 | u64::from(misses) << 16)
+    let names = CACHE_NAMES.iter().enumerate().flat_map(|(at, names)| names.iter().map(move |name| (at, *name)));
+    // The longest one that the name begins with: l1-d of l1-dcache.
+    let of_cache = names.filter_map(|(at, cache)| Some((at, cache.len(), name.strip_prefix(cache)?)));
+    let (at, _, rest) = of_cache.filter(|(.., rest)| rest.starts_with('-')).max_by_key(|(_, length, _)| *length)?;
+    let (mut operation, mut result) = (None, None);
+    let mut rest = rest.strip_prefix('-').filter(|rest| !rest.is_empty())?;
+    while !rest.is_empty() {
+        let part = |names: &[&[&str]]| {
+            let all = names.iter().enumerate().flat_map(|(at, names)| names.iter().map(move |name| (at, *name)));
+            let of = all.filter_map(|(at, name)| Some((at, rest.strip_prefix(name)?)));
+            of.filter(|(_, after)| after.is_empty() || after.starts_with('-')).min_by_key(|(_, after)| after.len())
+        };
+        let after = if let Some((at, after)) = part(&OPERATION_NAMES).filter(|_| operation.is_none()) {
+            operation = Some(at);
+            after
+        } else {
+            let (at, after) = part(&RESULT_NAMES).filter(|_| result.is_none())?;
+            result = Some(at);
+            after
+        };
+        rest = after.strip_prefix('-').unwrap_or(after);
+    }
+    Some(at as u64 | (operation.unwrap_or(0) as u64) << 8 | (result.unwrap_or(0) as u64) << 16)
 }
 
 /// `rNNN`: the config of the CPU's PMU, in hexadecimal.
@@ -298,111 +388,5 @@ fn listed(name: &str, names: &[&str]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    /// A host with one PMU.
-    fn host() -> (tempfile::TempDir, Roots) {
-        let dir = tempfile::tempdir().unwrap();
-        let pmu = dir.path().join(pmu::DEVICES).join("cpu");
-        std::fs::create_dir_all(pmu.join("format")).unwrap();
-        std::fs::create_dir_all(pmu.join("events")).unwrap();
-        for (name, text) in [
-            ("type", "4\n"),
-            ("format/event", "config:0-7\n"),
-            ("format/umask", "config:8-15\n"),
-            ("format/edge", "config:18\n"),
-            ("format/ldlat", "config1:0-15\n"),
-            ("events/slots", "event=0x00,umask=0x4\n"),
-        ] {
-            std::fs::write(pmu.join(name), text).unwrap();
-        }
-        let roots = Roots { sys: dir.path().to_owned(), proc: dir.path().to_owned(), ..Roots::default() };
-        (dir, roots)
-    }
-
-    #[test]
-    fn names_are_those_of_perf() {
-        let (_dir, roots) = host();
-        let numbers = |text: &str| {
-            let spec = parse(text, None, &roots).unwrap();
-            (spec.kind, spec.config.0[0])
-        };
-        // As `perf stat -vv -e` shows type and config.
-        for (text, expected) in [
-            ("cycles", (0, 0)),
-            ("hw:cpu-cycles", (0, 0)),
-            ("instructions:u", (0, 1)),
-            ("cache-misses", (0, 3)),
-            ("sw:cpu-clock", (1, 0)),
-            ("cs", (1, 3)),
-            ("page-faults", (1, 2)),
-            ("L1-dcache-loads", (3, 0)),
-            ("L1-dcache-load-misses", (3, 0x1_0000)),
-            ("LLC-stores", (3, 0x102)),
-            ("dTLB-store-misses", (3, 0x1_0103)),
-            ("node-prefetches", (3, 0x206)),
-            ("r01c2", (4, 0x1c2)),
-            ("cpu/event=0x3c,umask=1/", (4, 0x13c)),
-            ("cpu/event=60,edge/", (4, 0x4_003c)),
-            ("cpu/slots/", (4, 0x400)),
-            ("cpu/slots,edge/u", (4, 0x4_0400)),
-        ] {
-            assert_eq!(numbers(text), expected, "{text}");
-        }
-        let spec = parse("cpu/ldlat=30,event=0xcd/ppp", Some(Rate::Period(1000)), &roots).unwrap();
-        assert_eq!((spec.config.0, spec.precise, spec.rate), ([0xcd, 30, 0, 0, 0], 3, Rate::Period(1000)));
-        assert_eq!(parse("cycles", None, &roots).unwrap().rate, Rate::Frequency(99));
-        let chain = |text: &str| {
-            let chain = parse(text, None, &roots).unwrap().callchain.unwrap();
-            (chain.user, chain.kernel)
-        };
-        assert_eq!(
-            [chain("cycles"), chain("cycles:u"), chain("cycles:k"), chain("cycles:uk")]
-                .map(|(user, kernel)| (user, kernel)),
-            [(true, true), (true, false), (false, true), (true, true)]
-        );
-        assert_eq!(default_name(&roots), "cycles");
-        assert_eq!(
-            default_name(&Roots { sys: "/nowhere".into(), proc: "/nowhere".into(), ..Roots::default() }),
-            "cpu-clock"
-        );
-    }
-
-    #[test]
-    fn an_unknown_event_says_what_there_is() {
-        let (_dir, roots) = host();
-        let said = |text: &str| parse(text, None, &roots).unwrap_err().to_string();
-        let text = said("cache-mises");
-        assert!(
-            text.starts_with("unknown event \"cache-mises\": there are cache-misses, cache-references, "),
-            "{text}"
-        );
-        assert!(text.contains("and 54 more") && text.contains("of the PMUs cpu"), "{text}");
-        assert!(said("cpu/slot/").contains("the events of cpu are slots"));
-        assert!(said("gpu/x/").contains("the PMUs of this host are cpu"));
-        assert!(said("../cpu/x/").contains("unknown event"));
-        assert!(said("cpu/event=x/").contains("\"event=x\" of the event is no term"));
-        assert!(said("cpu/event=0x100/").contains("does not fit"));
-        assert!(said("cpu/none=1/").contains("no term \"none\""));
-        assert!(said("cpu/slots/x").contains("\"x\" after the event"));
-        assert!(
-            parse("cycles:Du", None, &roots).unwrap().is_pinned && !parse("cycles:u", None, &roots).unwrap().is_pinned
-        );
-        assert!(said("cycles:pppp").contains("\"pppp\" after the event"));
-        assert!(said("hw:cpu-clock").contains("unknown event"));
-        assert!(said("sw:cycles").contains("unknown event"));
-        assert!(said("").contains("unknown event"));
-        assert!(parse("sched:no_such_tracepoint", None, &roots).is_err());
-    }
-
-    proptest! {
-        #[test]
-        fn any_text_is_an_event_or_an_error(text in "\\PC{0,30}") {
-            let (_dir, roots) = host();
-            let _ = parse(&text, None, &roots);
-        }
-    }
-}
+#[path = "event_tests.rs"]
+mod tests;

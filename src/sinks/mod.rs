@@ -4,6 +4,7 @@
 mod analysis;
 #[cfg(feature = "parquet")]
 mod parquet;
+mod queues;
 mod replay;
 mod sched;
 mod sink;

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 
 use rustc_hash::FxHashMap;
 
+use super::queues::{Depth, Dsqs};
 use super::sink::Sink;
 use crate::resolve::Cgroups;
 use crate::sample::places::CpuPlaces;
@@ -14,8 +15,6 @@ use scxprof_trace::write::{Arg, Category, Recorded, Track, Writer};
 
 /// The counters of a subcell are sums over so many ns.
 const WINDOW: u64 = 10_000_000;
-/// A run queue has at most one value in so many ns.
-const QUEUE: u64 = 1_000_000;
 /// Stands for the cache of a CPU whose place is not known.
 const UNPLACED: u32 = u32::MAX;
 /// Threads with a track, by number and name; what later ones did is on the track of their subcell.
@@ -55,7 +54,7 @@ pub struct TraceCounts {
     pub accesses: u64,
     /// Scheduling events.
     pub sched: u64,
-    /// Of these, events that the format has no place for: charged CPU time and dispatch queues.
+    /// Of these, events that the format has no place for: charged CPU time.
     pub left_out: u64,
     /// Threads without a track of their own.
     pub without_track: u64,
@@ -91,14 +90,6 @@ struct HintTrack {
     is_open: bool,
 }
 
-/// A run queue.
-#[derive(Debug)]
-struct Queue {
-    track: Track,
-    depth: i64,
-    written: Option<(u64, i64)>,
-}
-
 /// Writes a trace. It is complete after [`TraceSink::finish`].
 pub struct TraceSink<'a, W> {
     options: TraceOptions<'a>,
@@ -111,8 +102,9 @@ pub struct TraceSink<'a, W> {
     threads: FxHashMap<(u32, Comm), ThreadTrack>,
     hints: FxHashMap<u32, HintTrack>,
     cgroup_of: FxHashMap<u32, u64>,
-    queues: FxHashMap<u32, Queue>,
+    queues: FxHashMap<u32, Depth>,
     queues_track: Option<Track>,
+    dsqs: Dsqs,
     waiting: FxHashMap<u32, u32>,
     running: FxHashMap<u32, u32>,
     processes: Vec<(u32, Comm)>,
@@ -150,6 +142,7 @@ impl<'a, W: Write> TraceSink<'a, W> {
             cgroup_of: FxHashMap::default(),
             queues: FxHashMap::default(),
             queues_track: None,
+            dsqs: Dsqs::default(),
             waiting: FxHashMap::default(),
             running: FxHashMap::default(),
             processes: Vec::new(),
@@ -178,6 +171,7 @@ impl<'a, W: Write> TraceSink<'a, W> {
         for queue in self.queues.values_mut() {
             queue.write(self.last, &mut self.writer)?;
         }
+        self.dsqs.finish(self.last, &mut self.writer)?;
         self.counts.left_out = self.writer.left_out;
         Ok((self.writer.finish(&self.processes)?, self.counts))
     }
@@ -285,6 +279,11 @@ impl<'a, W: Write> TraceSink<'a, W> {
                 group.migrations.add(event.time, 1.0, &mut self.writer)?;
             }
         }
+        let threads = &self.threads;
+        let own = |tid: u32| threads.iter().find(|((of, _), _)| *of == tid).map(|(_, thread)| thread.track);
+        if self.dsqs.take(event, &mut self.writer, own)? {
+            return Ok(());
+        }
         self.writer.sched(event)
     }
 
@@ -371,30 +370,16 @@ impl<'a, W: Write> TraceSink<'a, W> {
                 llc => format!("LLC of CPU {llc}"),
             };
             let track = self.writer.track(&name, Some(parent), true)?;
-            self.queues.insert(llc, Queue { track, depth: 0, written: None });
+            self.queues.insert(llc, Depth::new(track));
         }
         let Some(queue) = self.queues.get_mut(&llc) else { return Ok(()) };
-        queue.depth += change;
-        if queue.written.is_none_or(|(at, _)| time.saturating_sub(at) >= QUEUE) {
-            queue.write(time, &mut self.writer)?;
-        }
-        Ok(())
+        queue.change(time, change, &mut self.writer)
     }
 
     fn keep(&mut self, result: io::Result<()>) {
         if let Err(error) = result {
             self.failed = Some(error);
         }
-    }
-}
-
-impl Queue {
-    fn write(&mut self, time: u64, writer: &mut Writer<impl Write>) -> io::Result<()> {
-        if self.written.is_some_and(|(_, depth)| depth == self.depth) {
-            return Ok(());
-        }
-        self.written = Some((time, self.depth));
-        writer.counter(time, self.track, self.depth as f64)
     }
 }
 
@@ -448,74 +433,5 @@ impl<W: Write> Sink for TraceSink<'_, W> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::sample::sched::{TaskState, WakenBy};
-    use scxprof_trace::{Edge, Event, Trace, TraceWhat};
-
-    fn at(time: u64, what: SchedWhat) -> SchedEvent {
-        SchedEvent { time, cpu: 0, pid: 7, tid: 7, cgroup: 1, what }
-    }
-
-    fn task(tid: u32) -> SchedTask {
-        SchedTask { tid, prio: 120, comm: Comm::from("worker") }
-    }
-
-    fn waking(tid: u32) -> SchedWhat {
-        SchedWhat::Waking { task: task(tid), target_cpu: 0, by: WakenBy::Softirq }
-    }
-
-    #[test]
-    fn hints_are_slices_and_waiting_threads_are_counted() {
-        const MS: u64 = 1_000_000;
-        let options = TraceOptions {
-            place_of: &|_| None,
-            communities: FxHashMap::default(),
-            places: CpuPlaces::default(),
-            kernel: String::new(),
-            real_time: None,
-        };
-        let mut sink = TraceSink::new(Vec::new(), options).unwrap();
-        let hint = |hint| SchedWhat::Hint { tid: 7, hint };
-        let events = [
-            at(10 * MS, hint(Some(3))),
-            at(11 * MS, waking(8)),
-            at(12 * MS, waking(9)),
-            // It waits already.
-            at(13 * MS, waking(9)),
-            at(20 * MS, hint(Some(0))),
-            at(30 * MS, SchedWhat::Switch { prev: task(7), state: TaskState::Sleeping, next: task(8) }),
-            at(40 * MS, SchedWhat::Switch { prev: task(8), state: TaskState::Preempted, next: task(9) }),
-            at(50 * MS, hint(None)),
-            at(60 * MS, SchedWhat::Lost),
-        ];
-        sink.sched(&events, &mut Cgroups::recorded());
-        let (bytes, counts) = sink.finish().unwrap();
-        assert_eq!((counts.sched, counts.left_out), (5, 0));
-        let mut trace = Trace::open(io::Cursor::new(bytes)).unwrap();
-        let (mut slices, mut depths, mut wakings) = (Vec::new(), Vec::new(), 0);
-        while let Some(event) = trace.next_event().unwrap() {
-            match event {
-                Event::Sched(event) => {
-                    wakings += u32::from(matches!(event.what, SchedWhat::Waking { by: WakenBy::Softirq, .. }));
-                }
-                Event::Trace(event) => match event.what {
-                    TraceWhat::Slice { edge, name, .. } => slices.push((event.time / MS, edge, name)),
-                    TraceWhat::Counter { value, .. } => depths.push((event.time / MS, value as i64)),
-                    other => panic!("{other:?}"),
-                },
-            }
-        }
-        let slices: Vec<_> = slices
-            .into_iter()
-            .map(|(time, edge, name)| (time, edge, String::from_utf8_lossy(trace.names().text(name)).into_owned()))
-            .filter(|(_, edge, _)| *edge != Edge::End)
-            .map(|(time, _, name)| (time, name))
-            .collect();
-        assert_eq!(slices, [(10, "hint 3".to_owned()), (20, "hint 0".to_owned())]);
-        assert_eq!(trace.info().lost.ends_without_begin, 0);
-        // At 40 ms one gets the CPU and another one loses it; at 60 ms nothing is known any more.
-        assert_eq!(depths, [(11, 1), (12, 2), (30, 1), (40, 2), (60, 0)]);
-        assert_eq!(wakings, 3);
-    }
-}
+#[path = "trace_tests.rs"]
+mod tests;

@@ -4,6 +4,7 @@ pub mod commands;
 mod export;
 mod hostile;
 mod identity;
+mod lines;
 #[cfg(feature = "parquet")]
 mod queries;
 

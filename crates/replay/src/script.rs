@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::kernel::is_kernel;
 use super::plan::{Plan, Planned, Recorded, Step};
 use scxprof_base::sample::Comm;
 
@@ -131,7 +132,8 @@ pub struct Candidate<'a> {
 pub struct Selection<'a> {
     /// True for a thread that is.
     pub is_selected: &'a mut dyn FnMut(&Candidate<'_>) -> bool,
-    /// The processes that are not the kernel's; empty if that is not known.
+    /// The processes that map memory, as all do but the kernel's threads; empty if that is not known. If the first process of the host
+    /// (1) is not among them, they are those of a command, and other threads are told by what else is known of them.
     pub user: &'a FxHashSet<u32>,
     /// The process that recorded, if it is known.
     pub recorder: Option<u32>,
@@ -152,7 +154,7 @@ impl std::fmt::Debug for Selection<'_> {
 fn is_kept(thread: &Planned, plan: &Plan, selection: &mut Selection<'_>, left_out: &mut LeftOut) -> bool {
     let pid = if thread.pid == 0 { thread.tid } else { thread.pid };
     let process = plan.processes.get(&pid).unwrap_or(&thread.comm);
-    if !selection.user.is_empty() && !selection.user.contains(&pid) {
+    if !selection.user.is_empty() && is_kernel(thread, pid, plan, selection.user) {
         left_out.kernel += 1;
         return false;
     }

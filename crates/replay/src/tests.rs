@@ -225,6 +225,40 @@ fn the_kernel_and_the_recorder_are_left_out() {
     assert_eq!((script.left_out.kernel, script.left_out.recorder, script.threads.len()), (1, 1, 1));
 }
 
+#[test]
+fn other_processes_than_the_recorded_command_are_no_threads_of_the_kernel() {
+    let named = |tid, comm: &str| SchedTask { tid, prio: 120, comm: Comm::from(comm) };
+    // A run of 1 ms of each thread: of the command (1), of others, and of the kernel.
+    let threads: [(u32, u32, &str); 5] = [
+        (5, 5, "make"),
+        (8, 8, "postgres"),
+        (11, 10, "tokio-rt-worker"),
+        (12, 12, "kworker/1:0"),
+        (13, 13, "driver_thread"),
+    ];
+    let mut events = Vec::new();
+    for (at, (tid, pid, comm)) in (0u64..).zip(threads) {
+        let (begin, end) = (2 * at * MS, (2 * at + 1) * MS);
+        let what = SchedWhat::Switch { prev: named(0, "swapper"), state: TaskState::Runnable, next: named(tid, comm) };
+        events.push(SchedEvent { time: begin, cpu: 0, pid: 0, tid: 0, cgroup: 0, what });
+        let what = SchedWhat::Switch { prev: named(tid, comm), state: TaskState::Sleeping, next: named(0, "swapper") };
+        events.push(SchedEvent { time: end, cpu: 0, pid, tid, cgroup: 1, what });
+    }
+    let plan = plan(&events);
+    let kept = |user: &[u32]| {
+        let user: FxHashSet<u32> = user.iter().copied().collect();
+        let script =
+            select(&plan, &mut Selection { is_selected: &mut |_| true, user: &user, recorder: None, scale: 1.0 });
+        // The main thread of process 10, which did nothing, is made for the other one.
+        let tids = script.threads.iter().map(|thread| thread.tid).filter(|tid| *tid != 10);
+        (tids.collect::<Vec<u32>>(), script.left_out.kernel)
+    };
+    // Of a command: what is not known to be the kernel's is replayed.
+    assert_eq!(kept(&[5]), (vec![5, 8, 11, 13], 1));
+    // Of the whole host: the kernel's threads are those without memory, whatever they are called.
+    assert_eq!(kept(&[1, 5, 8, 10]), (vec![5, 8, 11], 2));
+}
+
 /// A mock thread of the simulation.
 #[derive(Default, Clone, PartialEq)]
 struct State {

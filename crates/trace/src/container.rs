@@ -3,12 +3,13 @@
 //! A trace is `Trace { repeated TracePacket packet = 1 }` and nothing else: no magic, no index, no end. Files may stand one
 //! after another, and the last packet is often cut.
 
-use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 
 use flate2::read::{MultiGzDecoder, ZlibDecoder};
 use ruzstd::decoding::StreamingDecoder;
 use tempfile::SpooledTempFile;
 
+use super::ndjson::{convert, is_ndjson};
 use super::wire::{varint, Fields, Value};
 use super::TraceError;
 
@@ -16,6 +17,10 @@ use super::TraceError;
 const PACKET: u8 = 0x0a;
 /// gzip (RFC 1952).
 const GZIP: [u8; 2] = [0x1f, 0x8b];
+/// The first bytes of wprof's own data (`struct wprof_data_hdr` of src/data.h, wprof 228b169), and its flags of a file that is not
+/// complete, which stand after two bytes for the size of the header.
+const WPROF_DATA: &[u8] = b"WPROF\0";
+const INCOMPLETE: [u8; 8] = [0xff; 8];
 /// Fields of a packet that hold packets: `compressed_packets` (zlib) and `zstd_compressed_packets`.
 pub(super) const ZLIB: u32 = 50;
 pub(super) const ZSTD: u32 = 133;
@@ -231,17 +236,22 @@ pub(super) fn packets_of(bytes: &[u8], base: u64) -> impl Iterator<Item = (u64, 
     })
 }
 
-/// True if a file that begins with `head` may be a trace: its first packet is one, or it is compressed with gzip and its
-/// inflated beginning is.
+/// True if a file that begins with `head` may be a trace: its first packet is one, or it is the JSON of wprof; or it is compressed
+/// with gzip and its inflated beginning is. wprof's own data (`wprof.data`) is told too, to be refused with what to do.
 #[must_use]
 pub fn is_trace(head: &[u8]) -> bool {
     if head.starts_with(&GZIP) {
-        let mut inflated = Vec::new();
-        // The head may be cut.
-        let _ = MultiGzDecoder::new(head).take(4096).read_to_end(&mut inflated);
-        return begins_with_packet(&inflated);
+        let inflated = inflated_head(head);
+        return begins_with_packet(&inflated) || is_ndjson(&inflated);
     }
-    begins_with_packet(head)
+    begins_with_packet(head) || is_ndjson(head) || head.starts_with(WPROF_DATA)
+}
+
+/// The beginning of what a head inflates to, which may be cut.
+fn inflated_head(head: &[u8]) -> Vec<u8> {
+    let mut inflated = Vec::new();
+    let _ = MultiGzDecoder::new(head).take(4096).read_to_end(&mut inflated);
+    inflated
 }
 
 /// Looks at the first packet: there is no magic, but text that begins with a line end is not made of fields.
@@ -357,20 +367,40 @@ pub(super) fn open<R: Read + Seek>(
     input.seek(SeekFrom::Start(0))?;
     let mut head = Vec::new();
     (&mut input).take(WINDOW as u64).read_to_end(&mut head)?;
+    if head.starts_with(WPROF_DATA) {
+        return Err(TraceError::WprofData { is_incomplete: head.get(8..16) == Some(&INCOMPLETE) });
+    }
     if !is_trace(&head) {
         return Err(if head.is_empty() { TraceError::Empty } else { TraceError::NotATrace });
     }
     input.seek(SeekFrom::Start(0))?;
     if !head.starts_with(&GZIP) {
+        if is_ndjson(&head) {
+            return Ok((Input::Inflated(of_ndjson(input, damage)?), None));
+        }
         return Ok((Input::Plain(input), None));
     }
+    let is_json = is_ndjson(&inflated_head(&head));
     let mut budget = Budget::new(size, limit);
     let mut file = BufWriter::with_capacity(WINDOW, SpooledTempFile::new(IN_MEMORY));
     let mut inflating = Inflating::new(MultiGzDecoder::new(input), &mut budget, u64::MAX);
     io::copy(&mut inflating, &mut file).map_err(TraceError::Spool)?;
     damage.inflating = !inflating.end()?;
-    let file = file.into_inner().map_err(|error| TraceError::Spool(error.into_error()))?;
+    let mut file = file.into_inner().map_err(|error| TraceError::Spool(error.into_error()))?;
+    if is_json {
+        file.seek(SeekFrom::Start(0))?;
+        return Ok((Input::Inflated(of_ndjson(file, damage)?), None));
+    }
     Ok((Input::Inflated(file), Some(budget)))
+}
+
+/// The packets that the lines of wprof's JSON stand for.
+fn of_ndjson(lines: impl Read, damage: &mut Damage) -> Result<SpooledTempFile, TraceError> {
+    let mut file = BufWriter::with_capacity(WINDOW, SpooledTempFile::new(IN_MEMORY));
+    let lost = convert(BufReader::with_capacity(WINDOW, lines), &mut file).map_err(TraceError::Spool)?;
+    damage.cut |= lost.is_cut;
+    damage.malformed += lost.count;
+    file.into_inner().map_err(|error| TraceError::Spool(error.into_error()))
 }
 
 /// Replaces the compressed packets of a file by what they hold. `budget` is what is left of that of the whole file, if that is

@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 
 use super::event::{Args, Edge, Event, TraceEvent, TraceWhat, TrackId};
 use super::names::{self as known, Name, Names};
+use super::nodes::Nodes;
 use super::raw::{Raw, MAX_CPUS};
 use super::slices::{TrackEvent, TrackEventKind};
 use super::threads::{TraceThreads, Tracks};
@@ -65,6 +66,20 @@ pub(super) struct Derive {
     pub(super) ends_without_begin: u64,
     /// Switches that have only one side.
     pub(super) half_switches: u64,
+    pub(super) nodes: Nodes,
+    /// What wprof says beside its slices.
+    pub(super) said: Said,
+}
+
+/// How often wprof says what is no event of its own.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Said {
+    /// Counts of hardware counters.
+    pub(super) pmu: u64,
+    /// Waits of chains of wakeups.
+    pub(super) compound: u64,
+    /// Runs and waits in queues of threads of a layer.
+    pub(super) layers: u64,
 }
 
 /// The tables of the trace.
@@ -125,6 +140,7 @@ impl Derive {
         let mut group = Group { time, tables, out, woken: Vec::new(), forked: Vec::new(), left: Vec::new() };
         if self.rules.is_wprof {
             group.find_halves(raws, self);
+            self.nodes.see(raws, time, group.tables.names, group.out);
         }
         for raw in raws.drain(..) {
             match raw {
@@ -238,9 +254,9 @@ impl Derive {
         match (category, edge) {
             (known::ONCPU, Edge::Begin) => {
                 self.switch_to(event, cpu, group);
-                group.waited(event, cpu);
+                group.waited(event, cpu, &mut self.said);
             }
-            (known::ONCPU, Edge::End) => group.pmu(event, cpu),
+            (known::ONCPU, Edge::End) => self.said.pmu += group.pmu(event, cpu),
             (known::WAKER, Edge::Instant) if !self.rules.has_switch => self.woken(event, cpu, false, group),
             (known::WAKER_NEW, Edge::Instant) if !self.rules.has_switch => self.woken(event, cpu, true, group),
             // The other half of what WAKER says.
@@ -279,6 +295,7 @@ impl Derive {
             (known::SCX_DSQ, Edge::Begin | Edge::End) => {
                 let dsq = args.uint(known::DSQ_ID, group.tables.names).or_else(|| group.dsq_of(name));
                 let layer = args.uint(known::LAYER_ID, group.tables.names);
+                self.said.layers += u64::from(layer.is_some());
                 group.trace(event, cpu, TraceWhat::Dsq { is_begin: edge == Edge::Begin, dsq, layer, name });
             }
             (known::FORKING, Edge::Instant) => {
@@ -456,7 +473,7 @@ impl Group<'_, '_> {
         u64::from_str_radix(text.rsplit_once("_0x")?.1, 16).ok()
     }
 
-    fn waited(&mut self, event: &TrackEvent, cpu: u32) {
+    fn waited(&mut self, event: &TrackEvent, cpu: u32, said: &mut Said) {
         let names = &*self.tables.names;
         let Args(all) = &event.args;
         if all.is_empty() {
@@ -469,12 +486,16 @@ impl Group<'_, '_> {
         let chain = args.uint(known::COMPOUND_CHAIN_LEN, names);
         let dsq = args.uint(known::DSQ_ID, names);
         let layer = args.uint(known::LAYER_ID, names);
+        said.compound += u64::from(compound.is_some());
+        said.layers += u64::from(layer.is_some());
         if delay.is_some() || compound.is_some() || dsq.is_some() || layer.is_some() {
             self.trace(event, cpu, TraceWhat::Waited { delay, reason, compound, chain, dsq, layer });
         }
     }
 
-    fn pmu(&mut self, event: &TrackEvent, cpu: u32) {
+    /// The counts of hardware counters since the thread got its CPU; returns how many there are.
+    fn pmu(&mut self, event: &TrackEvent, cpu: u32) -> u64 {
+        let mut count = 0;
         for (counter, arg) in event.args.iter() {
             if !self.tables.names.text(counter).starts_with(b"pmu:") {
                 continue;
@@ -485,8 +506,10 @@ impl Group<'_, '_> {
                 super::event::Arg::Uint(delta) => delta as f64,
                 super::event::Arg::Text(_) => continue,
             };
+            count += 1;
             self.trace(event, cpu, TraceWhat::Pmu { counter, delta });
         }
+        count
     }
 
     /// The thread of the track makes another one.

@@ -251,6 +251,13 @@ pub enum TraceWhat {
         /// Its layer.
         layer: Option<u64>,
     },
+    /// wprof says which NUMA node a CPU is of: for the first time, or another one than before.
+    Node {
+        /// The CPU.
+        cpu: u32,
+        /// The number of the node.
+        node: u32,
+    },
     /// How far a hardware counter of wprof came while the thread was on its CPU.
     Pmu {
         /// `pmu:NAME`.

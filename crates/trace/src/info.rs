@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::analyze::{capabilities, Capability};
 use super::clock;
 use super::container::Damage;
-use super::derive::Derive;
+use super::derive::{Derive, Said};
 use super::dynamic;
 use super::event::TraceEvent;
 use super::ftrace;
@@ -130,6 +130,9 @@ pub struct Info {
     pub cpus: u32,
     /// CPUs with scheduling events.
     pub cpus_seen: Vec<u32>,
+    /// The CPUs of each NUMA node, as far as wprof said them.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub nodes: BTreeMap<u32, Vec<u32>>,
     /// The first and the last event, ns of `clock`.
     pub first_ns: u64,
     /// The last one.
@@ -237,6 +240,11 @@ impl Info {
         events.push(("track:counter".to_owned(), tally.counters));
         events.push(("track:no category".to_owned(), tally.without_category));
         events.push(("perf_sample".to_owned(), tally.samples));
+        let Said { pmu, compound, layers } = derive.said;
+        events.extend(
+            [("wprof:pmu", pmu), ("wprof:compound_delay", compound), ("wprof:layer", layers)]
+                .map(|(name, count)| (name.to_owned(), count)),
+        );
         let [before, after] = state.overruns;
         let lost = Lost {
             bundles: tally.ftrace.lost_bundles,
@@ -272,6 +280,7 @@ impl Info {
             kernel: state.release.clone(),
             cpus: state.cpus,
             cpus_seen: (0..).zip(&tally.cpus).filter(|(_, seen)| **seen).map(|(cpu, _)| cpu).collect(),
+            nodes: derive.nodes.by_node(),
             first_ns,
             last_ns: tally.last,
             duration_ns: tally.last.saturating_sub(first_ns),

@@ -16,12 +16,16 @@ mod clock;
 mod compact;
 mod container;
 mod derive;
+mod describe;
+pub mod difference;
 mod dynamic;
 mod event;
 mod ftrace;
 mod index;
 mod info;
 mod names;
+mod ndjson;
+mod nodes;
 #[cfg(feature = "parquet")]
 pub mod parquet;
 mod raw;
@@ -33,12 +37,14 @@ mod stack_tables;
 mod stacks;
 mod tally;
 mod threads;
+pub mod timeline;
 pub mod wire;
 pub mod write;
 
 use thiserror::Error;
 
 pub use container::{is_trace, Damage};
+pub use describe::{letter, Said};
 pub use event::{Arg, Args, BlockStep, Edge, Event, TraceEvent, TraceWhat, TrackId};
 pub use info::{Count, Info, Lost, Source};
 pub use names::{Name, Names};
@@ -59,6 +65,15 @@ pub enum TraceError {
         "not a trace: it does not begin with a packet of Perfetto's format (TracePacket), nor does it inflate to one"
     )]
     NotATrace,
+    /// It is wprof's own file, from which wprof makes traces.
+    #[error(
+        "wprof's own data, not a trace: `wprof -R -D {FILE} -T trace.pb` makes a trace of it, and `-J trace.ndjson` JSON lines{}",
+        if *.is_incomplete { "; it is not complete: wprof was ended before it had written all" } else { "" }, FILE = "FILE"
+    )]
+    WprofData {
+        /// wprof was ended while it wrote the file.
+        is_incomplete: bool,
+    },
     /// It inflates to too much.
     #[error("the compressed trace inflates to more than {} MiB, which no recording does", .limit >> 20)]
     Inflates {

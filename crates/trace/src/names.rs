@@ -81,6 +81,13 @@ known! {
     DSQ_ID = "scx_dsq_id",
     LAYER_ID = "scx_layer_id",
     IPI_DELAY_US = "ipi_delay_us",
+    NUMA_NODE = "numa_node",
+    WAKER_CPU = "waker_cpu",
+    WAKER_NUMA_NODE = "waker_numa_node",
+    // Requests.
+    REQUEST = "REQUEST",
+    REQ_ID = "req_id",
+    REQ_LATENCY_US = "req_latency_us",
 }
 
 /// The texts of a trace.
@@ -122,6 +129,11 @@ impl Names {
         self.texts.push(text.clone());
         self.numbers.insert(text, name);
         name
+    }
+
+    /// The name that stands for the entry of a table which the trace does not have.
+    pub(super) fn unknown(&mut self, iid: u64) -> Name {
+        self.add(format!("<iid:{iid}>").as_bytes())
     }
 
     /// The text. It may hold any bytes.

@@ -102,17 +102,30 @@ impl Recording {
         dsq(tid, true, to);
     }
 
-    /// Takes a memory access.
-    pub fn access(&mut self, sample: &Sample) {
+    /// Takes a memory access; returns what it is in a trace.
+    pub fn access(&mut self, sample: &Sample) -> Event {
+        let kind = match sample.raw.access {
+            Access::Load => "memory:load",
+            Access::Store => "memory:store",
+            Access::Update => "memory:load and store",
+            Access::Unknown => "memory:access",
+        };
         let count = match sample.raw.access {
-            Access::Load => self.counts.entry("memory:load").or_default(),
-            Access::Store => self.counts.entry("memory:store").or_default(),
-            Access::Update => self.counts.entry("memory:load and store").or_default(),
             Access::Unknown => self.samples.entry(sample.raw.event).or_default(),
+            _ => self.counts.entry(kind).or_default(),
         };
         *count += 1;
         self.see(sample.raw.time);
         self.names_thread(sample.raw.tid, sample.raw.pid, sample.comm.as_ref());
+        let (time, cpu, pid, tid) = (sample.raw.time, sample.raw.cpu, sample.raw.pid, sample.raw.tid);
+        let what = TraceWhat::Other { event: self.names.add(kind.as_bytes()) };
+        Event::Trace(TraceEvent { time, cpu, pid, tid, what })
+    }
+
+    /// The names, threads and tracks of its events so far.
+    #[must_use]
+    pub fn tables(&self) -> (&Names, &TraceThreads, &Tracks) {
+        (&self.names, &self.threads, &self.tracks)
     }
 
     /// Takes the name of a process, that of its main thread.
@@ -210,6 +223,7 @@ impl Recording {
             kernel: recorded.kernel.clone(),
             cpus: recorded.cpus,
             cpus_seen: self.cpus.iter().copied().collect(),
+            nodes: BTreeMap::new(),
             first_ns,
             last_ns,
             duration_ns: last_ns - first_ns,

@@ -135,7 +135,12 @@ pub(super) struct Generation {
 impl Generation {
     /// [`Name::NONE`] for a number that the table does not have.
     pub(super) fn name(&self, table: Interned, iid: u64) -> Name {
-        self.names.get(&(table, iid)).copied().unwrap_or_default()
+        self.find(table, iid).unwrap_or_default()
+    }
+
+    /// `None` for a number that the table does not have.
+    pub(super) fn find(&self, table: Interned, iid: u64) -> Option<Name> {
+        self.names.get(&(table, iid)).copied()
     }
 }
 

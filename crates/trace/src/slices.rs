@@ -96,6 +96,11 @@ impl Parts {
     }
 }
 
+/// Finds the name of an entry of a table by its number.
+trait Look: Fn(Interned, u64, &mut Names) -> Name {}
+
+impl<F: Fn(Interned, u64, &mut Names) -> Name> Look for F {}
+
 /// Decodes the event.
 pub(super) fn decode(
     event: &[u8],
@@ -105,18 +110,23 @@ pub(super) fn decode(
     names: &mut Names,
     stacks: &mut Stacks,
 ) -> TrackEvent {
-    let look = |table, iid| tables.map_or(Name::NONE, |tables| tables.name(table, iid));
+    // 0 is no entry; of another one that the tables lack the number is all that is known.
+    let look = |table, iid, names: &mut Names| match tables.and_then(|tables| tables.find(table, iid)) {
+        Some(name) => name,
+        None if iid == 0 => Name::NONE,
+        None => names.unknown(iid),
+    };
     let (mut category, mut name, mut flow, mut value) = (Name::NONE, Name::NONE, None, 0.0);
     let (mut legacy, mut stack) = (None, None);
     let (mut args, mut entries) = (Vec::new(), MAX_ENTRIES);
     for (number, field) in Fields::new(event) {
         match (number, field) {
-            (3, Value::Varint(iid)) if category.is_none() => category = look(Interned::Category, iid),
+            (3, Value::Varint(iid)) if category.is_none() => category = look(Interned::Category, iid, names),
             (3, Value::Bytes(packed)) if category.is_none() => {
-                category = Packed::new(packed).next().map_or(Name::NONE, |iid| look(Interned::Category, iid));
+                category = Packed::new(packed).next().map_or(Name::NONE, |iid| look(Interned::Category, iid, names));
             }
             (22, Value::Bytes(text)) if category.is_none() => category = names.add(text),
-            (10, _) => name = look(Interned::EventName, field.uint()),
+            (10, _) => name = look(Interned::EventName, field.uint(), names),
             (23, Value::Bytes(text)) => name = names.add(text),
             (47, Value::Fixed64(id)) => flow = flow.or(Some(id)),
             (47, Value::Bytes(packed)) => {
@@ -140,7 +150,7 @@ pub(super) fn decode(
         2 => TrackEventKind::Slice(Edge::End),
         3 => TrackEventKind::Slice(Edge::Instant),
         4 => TrackEventKind::Counter(value),
-        0 => legacy.map_or(TrackEventKind::Other, |legacy| phase(legacy, &mut name, &look)),
+        0 => legacy.map_or(TrackEventKind::Other, |legacy| phase(legacy, &mut name, &look, names)),
         _ => TrackEventKind::Other,
     };
     let generation = tables.map_or(0, |tables| tables.number);
@@ -193,11 +203,11 @@ fn with_tracks(
 }
 
 /// `LegacyEvent`: 1 name, 2 the phase of Chrome's JSON, 3 duration in microseconds.
-fn phase(legacy: &[u8], name: &mut Name, look: &impl Fn(Interned, u64) -> Name) -> TrackEventKind {
+fn phase(legacy: &[u8], name: &mut Name, look: &impl Look, names: &mut Names) -> TrackEventKind {
     let (mut phase, mut us) = (0, 0);
     for (number, value) in Fields::new(legacy) {
         match number {
-            1 if name.is_none() => *name = look(Interned::EventName, value.uint()),
+            1 if name.is_none() => *name = look(Interned::EventName, value.uint(), names),
             2 => phase = value.uint(),
             3 => us = value.uint(),
             _ => {}
@@ -213,22 +223,16 @@ fn phase(legacy: &[u8], name: &mut Name, look: &impl Fn(Interned, u64) -> Name) 
 }
 
 /// `DebugAnnotation`. Values of a dictionary have names such as `request.size`, those of an array `sizes[0]`.
-fn arg(
-    annotation: &[u8],
-    entries: &mut usize,
-    look: &impl Fn(Interned, u64) -> Name,
-    names: &mut Names,
-    out: &mut Vec<(Name, Arg)>,
-) {
+fn arg(annotation: &[u8], entries: &mut usize, look: &impl Look, names: &mut Names, out: &mut Vec<(Name, Arg)>) {
     let name = arg_name(annotation, look, names);
     nested(annotation, name, (0, entries), look, names, out);
 }
 
-fn arg_name(annotation: &[u8], look: &impl Fn(Interned, u64) -> Name, names: &mut Names) -> Name {
+fn arg_name(annotation: &[u8], look: &impl Look, names: &mut Names) -> Name {
     let mut name = Name::NONE;
     for (number, value) in Fields::new(annotation) {
         match number {
-            1 => name = look(Interned::ArgName, value.uint()),
+            1 => name = look(Interned::ArgName, value.uint(), names),
             10 => name = names.add(value.bytes()),
             _ => {}
         }
@@ -240,7 +244,7 @@ fn nested(
     annotation: &[u8],
     name: Name,
     (depth, entries): (usize, &mut usize),
-    look: &impl Fn(Interned, u64) -> Name,
+    look: &impl Look,
     names: &mut Names,
     out: &mut Vec<(Name, Arg)>,
 ) {
@@ -254,7 +258,7 @@ fn nested(
             4 => Arg::Int(value.uint() as i64),
             5 => Arg::Double(value.float()),
             6 => Arg::Text(names.add(value.bytes())),
-            17 => Arg::Text(look(Interned::Text, value.uint())),
+            17 => Arg::Text(look(Interned::Text, value.uint(), names)),
             11 | 12 => {
                 let Some(left) = entries.checked_sub(1) else { return };
                 *entries = left;

@@ -114,7 +114,7 @@ fn plain_help(arg: Arg) -> Arg {
 /// One page.
 fn page(command: &Command, root: &Command, others: &[&str], date: &str) -> anyhow::Result<String> {
     let name = page_name(command);
-    let own = text::of(command.get_name());
+    let own = text::of(name.strip_prefix("scxprof-").unwrap_or_default());
     let help = |command: &Command| command.get_after_help().map(StyledStr::to_string).unwrap_or_default();
     let (own_help, root_help) = (help(command), help(root));
     let man = Man::new(command.clone());

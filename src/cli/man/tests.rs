@@ -27,6 +27,9 @@ fn each_subcommand_has_a_page_in_the_usual_order() {
                 "scxprof-trace.1",
                 "scxprof-trace-info.1",
                 "scxprof-trace-analyze.1",
+                "scxprof-trace-events.1",
+                "scxprof-trace-timeline.1",
+                "scxprof-trace-diff.1",
                 "scxprof-export.1",
                 "scxprof-diff.1",
                 "scxprof-score.1",
@@ -38,6 +41,11 @@ fn each_subcommand_has_a_page_in_the_usual_order() {
         ]
         .concat()
     );
+    // One below another command is described by that, and not by one of its name.
+    let of_trace = pages.iter().filter(|(name, _)| name.starts_with("scxprof-trace"));
+    for (name, page) in of_trace {
+        assert!(page.contains("the JSON lines of wprof"), "{name}: {page}");
+    }
     let order = [
         "NAME",
         "SYNOPSIS",

@@ -138,7 +138,7 @@ const REPORT: Page = Page {
 const TRACE: Page = Page {
     description: &[
         "Reads traces in Perfetto's format: of wprof, of perfetto (ftrace), scxtop and systing, compressed with gzip or \
-         in compressed packets, whole or cut.",
+         in compressed packets, whole or cut; the JSON lines of wprof; and profiles and perf.data as traces.",
         "`scxprof sched -f` makes statistics of the scheduling events of such a trace.",
     ],
     samples: false,
@@ -221,7 +221,7 @@ const COMPLETIONS: Page = Page {
     see_also: &[],
 };
 
-/// The page of a subcommand, or of the command itself.
+/// The page of a subcommand, `trace-diff` of `trace diff`, or of the command itself.
 pub(super) fn of(subcommand: &str) -> &'static Page {
     match subcommand {
         "run" => &RUN,
@@ -229,7 +229,7 @@ pub(super) fn of(subcommand: &str) -> &'static Page {
         "process" => &PROCESS,
         "extract" => &EXTRACT,
         "report" => &REPORT,
-        "trace" | "info" => &TRACE,
+        "trace" | "trace-info" | "trace-analyze" | "trace-events" | "trace-timeline" | "trace-diff" => &TRACE,
         "diff" => &DIFF,
         "score" => &SCORE,
         "merge" => &MERGE,

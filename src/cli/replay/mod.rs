@@ -28,8 +28,8 @@ use crate::host::room::{self, Room};
 use crate::host::{topology, Roots};
 use crate::sampler::counter::Counter;
 use scxprof_replay::{
-    compare as beside, select, totals, Compared as Beside, Count, Director, Groups, Guard, Layout, LeftOut, Memory,
-    Planner, Played, ReplayError, ReplayTotals, Script, Selection, Touches,
+    compare as beside, knows_all, select, totals, Compared as Beside, Count, Director, Groups, Guard, Layout, LeftOut,
+    Memory, Planner, Played, ReplayError, ReplayTotals, Script, Selection, Touches,
 };
 
 const EXAMPLES: &str = "\
@@ -397,6 +397,12 @@ fn read(
     }
     if read.user_processes.is_empty() {
         notes.push("the recording does not say which threads are the kernel's: all are replayed".to_owned());
+    } else if !knows_all(&read.user_processes) {
+        notes.push(
+            "the recording has the memory of some processes alone, as that of a command has: of others, the kernel's threads are told by \
+             their names"
+                .to_owned(),
+        );
     }
     let script = select(
         &plan,

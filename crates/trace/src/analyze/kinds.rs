@@ -52,6 +52,10 @@ pub enum EventKind {
     Dsq,
     /// Times in dispatch queues, or their lengths.
     DsqAny,
+    /// Requests of a service, as wprof records them.
+    Request,
+    /// Waits of chains of wakeups, as wprof adds them up.
+    Compound,
     /// Not of the trace: which CPUs share a last-level cache.
     Llc,
 }
@@ -79,6 +83,8 @@ impl EventKind {
             Self::DsqAny => {
                 "SCX_DSQ slices of wprof, counters of dispatch queues of scxtop, or a profile of a sched_ext scheduler"
             }
+            Self::Request => "REQUEST slices of wprof (wprof -f req)",
+            Self::Compound => "compound_delay_us of wprof (wprof -e sched-extras)",
             Self::Llc => "the last-level caches of CPUs (--llc 0-7,8-15)",
         }
     }
@@ -107,6 +113,8 @@ impl EventKind {
             Self::Suspend => (&["suspend_resume"], &[]),
             // The counters of scxtop have no event of their own.
             Self::Dsq | Self::DsqAny => (&["sched_ext:dsq_insert"], &["track:SCX_DSQ"]),
+            Self::Request => (&[], &["track:REQUEST"]),
+            Self::Compound => (&[], &["wprof:compound_delay"]),
             Self::Llc => (&[], &[]),
         }
     }
@@ -221,6 +229,12 @@ analysers! {
         "Waits, run times of threads and use of CPUs that are far from the rest.";
     Bottlenecks "bottlenecks" Runs [Switch]
         "CPUs and threads with many switches, long waits or many moves, by thresholds that it states.";
+    Groups "groups" Runs [Switch]
+        "What threads did by their name (--by: thread, process, layer, subcell): time, waits, moves, hardware counters.";
+    CompoundDelay "compound_delay" Counts [Compound]
+        "How long all waits of the chain of wakeups took that led to a run, and how many they were, as wprof adds them up.";
+    Requests "requests" Pairs [Request]
+        "How long requests of a service took, by their name.";
     IrqAnalysis "irq_analysis" Pairs [Irq]
         "How often and how long interrupts and softirqs were handled, by number and by CPU.";
     IpiAnalysis "ipi_analysis" Pairs [Ipi]

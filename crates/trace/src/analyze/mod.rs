@@ -9,6 +9,7 @@ mod kinds;
 mod pairs;
 mod report;
 mod runs;
+mod select;
 mod steps;
 mod text_table;
 
@@ -21,6 +22,7 @@ pub use pairs::*;
 pub use report::{Report, Unavailable};
 pub use runs::*;
 use scxprof_base::sample::places::CpuPlaces;
+pub use select::{Select, ThreadTest};
 pub use steps::*;
 pub use text_table::{Spread, TextTable, ThreadName};
 
@@ -39,6 +41,50 @@ pub enum Method {
     Percentile,
 }
 
+/// What the lines of `groups` are about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum By {
+    /// All threads of a name.
+    #[default]
+    Name,
+    /// Each thread.
+    Thread,
+    /// Each process.
+    Process,
+    /// Each layer of scx_layered, as wprof says it.
+    Layer,
+    /// Each cell and subcell of a configuration.
+    Subcell,
+}
+
+impl By {
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Name => "name",
+            Self::Thread => "thread",
+            Self::Process => "process",
+            Self::Layer => "layer",
+            Self::Subcell => "subcell",
+        }
+    }
+}
+
+/// Finds the cell and subcell of a thread by its name.
+type SubcellOf = dyn Fn(&[u8]) -> String + Send + Sync;
+
+/// The cell and subcell of a thread, by its name.
+#[derive(Clone)]
+pub struct Subcells(pub std::sync::Arc<SubcellOf>);
+
+impl std::fmt::Debug for Subcells {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Subcells")
+    }
+}
+
 /// What is asked for.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -50,11 +96,25 @@ pub struct Options {
     pub method: Method,
     /// Places of CPUs, empty if they are not known.
     pub places: CpuPlaces,
+    /// What the lines of `groups` are about.
+    pub by: By,
+    /// The subcells of [`By::Subcell`].
+    pub subcells: Option<Subcells>,
+    /// The part of the trace that counts.
+    pub select: Select,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { only: Vec::new(), limit: 20, method: Method::default(), places: CpuPlaces::default() }
+        Self {
+            only: Vec::new(),
+            limit: 20,
+            method: Method::default(),
+            places: CpuPlaces::default(),
+            by: By::default(),
+            subcells: None,
+            select: Select::default(),
+        }
     }
 }
 
@@ -117,6 +177,9 @@ outcomes! {
     Fairness(runs::Fairness),
     Outliers(runs::Outliers),
     Bottlenecks(runs::Bottlenecks),
+    Groups(runs::Groups),
+    CompoundDelay(counts::CompoundDelay),
+    Requests(pairs::Requests),
     IrqAnalysis(pairs::IrqAnalysis),
     IpiAnalysis(pairs::IpiAnalysis),
     BlockIo(pairs::BlockIo),
@@ -143,6 +206,7 @@ pub(super) struct Context<'a> {
 #[derive(Debug)]
 pub struct Analysis {
     options: Options,
+    selection: select::Selection,
     runs: Option<runs::Runs>,
     pairs: Option<pairs::Pairs>,
     steps: Option<steps::Steps>,
@@ -159,6 +223,7 @@ impl Analysis {
             pairs: has(Engine::Pairs).then(|| pairs::Pairs::new(&options)),
             steps: has(Engine::Steps).then(|| steps::Steps::new(&options)),
             counts: has(Engine::Counts).then(counts::Counts::default),
+            selection: select::Selection::new(options.select.clone()),
             options,
         }
     }
@@ -172,8 +237,14 @@ impl Analysis {
 
     /// Takes the next event.
     pub fn take(&mut self, event: &Event) {
+        if !self.selection.begins(event.time()) {
+            return;
+        }
         if let Some(runs) = &mut self.runs {
-            runs.take(event);
+            runs.take(event, &self.selection);
+        }
+        if !self.selection.keeps(event) {
+            return;
         }
         if let Some(pairs) = &mut self.pairs {
             pairs.take(event);
@@ -198,7 +269,7 @@ impl Analysis {
         let context = Context { names, threads, tracks, info, options: &options };
         let mut outcomes = Vec::new();
         if let Some(runs) = self.runs {
-            runs.finish(&context, &mut outcomes);
+            runs.finish(&context, &self.selection, &mut outcomes);
         }
         if let Some(pairs) = self.pairs {
             pairs.finish(&context, &mut outcomes);

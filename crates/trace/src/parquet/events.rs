@@ -294,6 +294,7 @@ pub(super) fn other<W: Write + Send>(from: &TraceEvent, texts: &Texts<'_>, slice
             let of = Value64 { track: None, name: &texts.name(*name), unit: "count", value: Some(*delta) };
             counter(out, time, ids, &of);
         }
+        TraceWhat::Node { cpu, node } => named("numa_node", args([("cpu", json!(cpu)), ("node", json!(node))])),
         TraceWhat::Counter { track, value } => {
             let known = texts.tracks.get(*track);
             let name = known.map_or_else(String::new, |known| texts.name(known.name));

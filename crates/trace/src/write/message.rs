@@ -35,6 +35,14 @@ impl Message {
         self
     }
 
+    /// A number of 64 bits that is written in full.
+    #[must_use]
+    pub fn fixed(mut self, field: u32, value: u64) -> Self {
+        varint(&mut self.0, u64::from(field) << 3 | 1);
+        self.0.extend_from_slice(&value.to_le_bytes());
+        self
+    }
+
     /// Bytes.
     #[must_use]
     pub fn bytes(mut self, field: u32, value: &[u8]) -> Self {

@@ -33,9 +33,11 @@ pub enum Category {
     Memory = 1,
     /// Hints that were written.
     Hint = 2,
+    /// Times in dispatch queues of a sched_ext scheduler.
+    Dsq = 3,
 }
 
-const CATEGORIES: [&str; 2] = ["memory", "hint"];
+const CATEGORIES: [&str; 3] = ["memory", "hint", "dsq"];
 /// Names of arguments, likewise from 1.
 const ARGS: [&str; 7] = ["addr", "phys", "page_size", "latency_cycles", "data_src", "community", "hint"];
 

@@ -3,13 +3,16 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on must fail.
 
 mod analyze;
+mod difference;
 mod encode;
 mod files;
 mod golden;
 mod mutations;
+mod ndjson;
 mod oracle;
 mod others;
 mod stacks;
+mod wprof;
 
 /// Traces, and what other programs say of them.
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures");

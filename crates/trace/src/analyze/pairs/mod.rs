@@ -3,6 +3,7 @@
 mod devices;
 mod dsq;
 mod interrupts;
+mod requests;
 
 use std::hash::Hash;
 
@@ -15,6 +16,7 @@ pub use devices::*;
 pub(super) use dsq::{dsq_name, real};
 pub use dsq::{DsqLatency, DsqLine};
 pub use interrupts::{CpuInterrupts, IpiAnalysis, IpiCpu, IpiLine, IrqAnalysis, IrqLine};
+pub use requests::{RequestLine, Requests, SlowRequest};
 use scxprof_base::sample::sched::SchedWhat;
 
 /// What may have begun and not ended, of each analyser.
@@ -100,6 +102,7 @@ pub(super) struct Pairs {
     memory: Option<devices::Memory>,
     power: Option<devices::Power>,
     dsqs: Option<dsq::Dsqs>,
+    requests: Option<requests::Served>,
 }
 
 impl Pairs {
@@ -113,6 +116,7 @@ impl Pairs {
             memory: wants(Id::MemoryPressure).then(Default::default),
             power: wants(Id::PowerState).then(Default::default),
             dsqs: wants(Id::DsqLatency).then(Default::default),
+            requests: wants(Id::Requests).then(Default::default),
         }
     }
 
@@ -144,6 +148,9 @@ impl Pairs {
                 }
                 if let Some(dsqs) = &mut self.dsqs {
                     dsqs.take(event);
+                }
+                if let Some(requests) = &mut self.requests {
+                    requests.take(event);
                 }
             }
         }
@@ -179,5 +186,6 @@ impl Pairs {
         out.extend(self.memory.map(|memory| memory.finish().into()));
         out.extend(self.power.map(|power| power.finish(context).into()));
         out.extend(self.dsqs.map(|dsqs| dsqs.finish(context).into()));
+        out.extend(self.requests.map(|requests| requests.finish(context).into()));
     }
 }

@@ -1,5 +1,6 @@
 //! The engine of runs and waits: what [`Tracker`] says of threads and CPUs, added up in several ways.
 
+mod groups;
 mod judge;
 mod moves;
 mod queue;
@@ -7,8 +8,10 @@ mod sums;
 mod times;
 mod wakeups;
 
+use super::select::Selection;
 use super::{Context, Findings, Id, Options};
 use crate::{Event, TraceWhat};
+pub use groups::{Counted, GroupLine, Groups};
 pub use judge::*;
 pub use moves::{LlcLocality, MigrationPatterns, Places, Route};
 pub use queue::{Depths, RunQueue};
@@ -39,9 +42,21 @@ struct Parts {
     correlation: Option<wakeups::Correlation>,
     waits: Option<judge::Waits>,
     wakers: Option<Box<Wakers>>,
+    groups: Option<Box<groups::Grouping>>,
 }
 
-impl Facts for Parts {
+/// The parts, which get what is selected.
+struct Selected<'a>(&'a mut Parts, &'a Selection);
+
+impl Facts for Selected<'_> {
+    fn fact(&mut self, threads: &Threads, fact: Fact) {
+        if let Some(fact) = self.1.fact(self.0.now, threads, fact) {
+            self.0.fact(threads, fact);
+        }
+    }
+}
+
+impl Parts {
     fn fact(&mut self, threads: &Threads, fact: Fact) {
         if let Some(cpus) = &mut self.cpus {
             cpus.fact(fact);
@@ -66,6 +81,9 @@ impl Facts for Parts {
         }
         if let Some(wakers) = &mut self.wakers {
             wakers.fact(threads, fact);
+        }
+        if let Some(groups) = &mut self.groups {
+            groups.fact(threads, fact);
         }
     }
 }
@@ -102,6 +120,7 @@ impl Runs {
             correlation: any(&[Id::WakeupCorrelation]).then(wakeups::Correlation::default),
             waits: any(&[Id::Outliers]).then(judge::Waits::default),
             wakers: wakers.then(|| Box::new(Wakers::without_edges())),
+            groups: any(&[Id::Groups]).then(|| Box::new(groups::Grouping::new(options))),
         };
         Self { tracker: Tracker::default(), parts }
     }
@@ -110,11 +129,12 @@ impl Runs {
         self.tracker.unobserved_before(time);
     }
 
-    pub(super) fn take(&mut self, event: &Event) {
+    pub(super) fn take(&mut self, event: &Event, selection: &Selection) {
+        let is_selected = selection.keeps(event);
         match event {
             Event::Sched(event) => {
                 self.parts.now = event.time;
-                self.tracker.take(event, &mut self.parts);
+                self.tracker.take(event, &mut Selected(&mut self.parts, selection));
             }
             Event::Trace(event) => {
                 if let (TraceWhat::Wakeup { tid, .. }, Some(breakdown)) = (&event.what, &mut self.parts.breakdown) {
@@ -122,15 +142,21 @@ impl Runs {
                         breakdown.woken(slot, event.time);
                     }
                 }
+                if let (TraceWhat::Node { cpu, node }, Some(moves)) = (&event.what, &mut self.parts.moves) {
+                    moves.node(*cpu, *node);
+                }
+                if let Some(groups) = &mut self.parts.groups {
+                    groups.take(self.tracker.threads(), event, is_selected);
+                }
             }
         }
     }
 
-    pub(super) fn finish(self, context: &Context<'_>, out: &mut Vec<Findings>) {
+    pub(super) fn finish(self, context: &Context<'_>, selection: &Selection, out: &mut Vec<Findings>) {
         let Self { tracker, parts } = self;
         let threads = tracker.threads();
         let (first, last) = tracker.span().unwrap_or_default();
-        let window = last - first;
+        let window = last.saturating_sub(selection.begin(first));
         let wants = |id| context.options.wants(id);
         let limit = context.options.limit;
         let rows = parts.threads.map(|sums| sums.finish(threads, context));
@@ -170,6 +196,9 @@ impl Runs {
             if wants(Id::LlcLocality) {
                 out.push(moves.locality().into());
             }
+        }
+        if let Some(groups) = parts.groups {
+            out.push(groups.finish(threads, context).into());
         }
         if let Some(queue) = parts.queue {
             out.push(queue.finish(last).into());

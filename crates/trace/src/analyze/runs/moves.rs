@@ -20,34 +20,44 @@ pub struct Places {
     pub same_cpu: u64,
     /// On another CPU of the same last-level cache.
     pub same_llc: u64,
-    /// On one of another last-level cache.
+    /// On one of another last-level cache of the same NUMA node.
     pub other_llc: u64,
+    /// On another CPU of the same NUMA node, whose last-level caches are not known.
+    pub same_node: u64,
+    /// On one of another NUMA node.
+    pub other_node: u64,
     /// On another CPU; how far is not known.
     pub unknown: u64,
 }
 
 impl Places {
-    fn add(&mut self, places: &CpuPlaces, from: u32, to: u32) {
+    /// `nodes` are those that the trace says, `places` what the recording or the user does.
+    fn add(&mut self, places: &CpuPlaces, nodes: &[Option<u32>], from: u32, to: u32) {
+        let node = |cpu: u32| nodes.get(cpu as usize).copied().flatten();
+        let is_same_node = node(from).zip(node(to)).map(|(from, to)| from == to);
         let count = match places.distance(from, to) {
             _ if from == to => &mut self.same_cpu,
             Some(Distance::Core | Distance::Llc) => &mut self.same_llc,
-            Some(Distance::Node | Distance::Nodes) => &mut self.other_llc,
+            Some(Distance::Nodes) => &mut self.other_node,
+            Some(Distance::Node) | None if is_same_node == Some(false) => &mut self.other_node,
+            Some(Distance::Node) => &mut self.other_llc,
+            None if is_same_node == Some(true) => &mut self.same_node,
             None => &mut self.unknown,
         };
         *count += 1;
     }
 
     fn total(&self) -> u64 {
-        self.same_cpu + self.same_llc + self.other_llc + self.unknown
+        self.same_cpu + self.same_llc + self.other_llc + self.same_node + self.other_node + self.unknown
     }
 
     /// The part within a last-level cache, if all are known.
     fn within(&self) -> Option<f64> {
-        share(self.same_cpu + self.same_llc, self.total()).filter(|_| self.unknown == 0)
+        share(self.same_cpu + self.same_llc, self.total()).filter(|_| self.unknown + self.same_node == 0)
     }
 
     fn row(&self, name: &str) -> Vec<String> {
-        let counts = [self.same_cpu, self.same_llc, self.other_llc, self.unknown];
+        let counts = [self.same_cpu, self.same_llc, self.other_llc, self.same_node, self.other_node, self.unknown];
         let part = percent(self.within());
         let cells = counts.iter().map(u64::to_string).chain([part]);
         std::iter::once(name.to_owned()).chain(cells).collect()
@@ -69,6 +79,8 @@ struct Last {
 #[derive(Debug)]
 pub(super) struct Moves {
     places: CpuPlaces,
+    /// The NUMA node of each CPU, as far as the trace says it.
+    nodes: Vec<Option<u32>>,
     threads: Vec<Last>,
     runs: Places,
     wakeups: Places,
@@ -83,6 +95,7 @@ impl Moves {
     pub(super) fn new(places: CpuPlaces) -> Self {
         Self {
             places,
+            nodes: Vec::new(),
             threads: Vec::new(),
             runs: Places::default(),
             wakeups: Places::default(),
@@ -92,6 +105,11 @@ impl Moves {
             no_room: 0,
             events: 0,
         }
+    }
+
+    /// The trace says which NUMA node a CPU is of; the reader bounds its number.
+    pub(super) fn node(&mut self, cpu: u32, node: u32) {
+        *at(&mut self.nodes, cpu) = Some(node);
     }
 
     pub(super) fn fact(&mut self, fact: Fact) {
@@ -107,7 +125,7 @@ impl Moves {
                 let before = std::mem::replace(&mut last.cpu, cpu + 1).checked_sub(1);
                 last.is_moved = before.is_some_and(|before| before != cpu);
                 let Some(before) = before else { return };
-                self.runs.add(&self.places, before, cpu);
+                self.runs.add(&self.places, &self.nodes, before, cpu);
                 if before == cpu {
                     return;
                 }
@@ -129,7 +147,7 @@ impl Moves {
                 let waker = std::mem::take(&mut last.waker).checked_sub(1);
                 if last.is_moved { &mut self.moved } else { &mut self.stayed }.add(until - from);
                 if let (Why::Woken(Some(_)), Some(waker)) = (why, waker) {
-                    self.wakeups.add(&self.places, waker, cpu);
+                    self.wakeups.add(&self.places, &self.nodes, waker, cpu);
                 }
             }
             Fact::Migrated { .. } => self.events += 1,
@@ -202,7 +220,7 @@ pub struct MigrationPatterns {
     pub routes: Vec<Route>,
 }
 
-const HEAD: [&str; 6] = ["WHAT", "SAME-CPU", "SAME-LLC", "OTHER-LLC", "UNKNOWN", "WITHIN%"];
+const HEAD: [&str; 8] = ["WHAT", "SAME-CPU", "SAME-LLC", "OTHER-LLC", "SAME-NODE", "OTHER-NODE", "UNKNOWN", "WITHIN%"];
 
 impl MigrationPatterns {
     pub(in crate::analyze) fn tables(&self) -> Vec<TextTable> {
