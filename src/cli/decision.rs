@@ -43,6 +43,10 @@ pub(super) struct DecisionArgs {
     /// Also tell threads apart by their task hints: a thread that changes its hint belongs to several classes
     #[arg(long)]
     pub(super) use_hints: bool,
+    /// With --target layered: layers may match what only this host has. Groups that names do not tell apart get layers by their
+    /// processes and cgroups
+    #[arg(long, requires = "target")]
+    pub(super) this_host: bool,
     /// Also watch the scheduler's events, or read those of the profile: -v and the report then say which part of the wakeups, and
     /// of those between threads that share memory, the configuration keeps within a subcell
     #[arg(long)]
@@ -86,6 +90,7 @@ impl DecisionArgs {
             target_cpus: self.target_cpus(),
             scheduler: self.scheduler(),
             use_hints: self.use_hints,
+            this_host: self.this_host,
             score: false,
             symbols,
             symbol_cache: cache(),
@@ -304,6 +309,9 @@ impl Decided {
         let verbose = self.shown.verbose;
         for note in decision.notes.iter().filter(|note| messages::is_news(note, verbose)).chain(&self.layer_notes) {
             say!("note: {note}");
+        }
+        if args.this_host && args.is_for_mitosis() {
+            say!("note: --this-host changes nothing: cells of scx_mitosis match cgroups and names alone");
         }
         if args.use_hints {
             say!("note: {}", hints::used(args.scheduler()));

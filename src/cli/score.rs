@@ -63,6 +63,7 @@ impl JudgeArgs {
     mut_args(text("output", "Write the score to FILE instead of stdout")),
     mut_arg("target", |arg| arg.hide(true)),
     mut_arg("sched", |arg| arg.hide(true)),
+    mut_arg("this_host", |arg| arg.hide(true)),
     mut_arg("no_symbols", |arg| arg.hide(true)),
 )]
 pub(super) struct ScoreArgs {

@@ -10,7 +10,7 @@ use super::args::TUNING;
 /// Sections that only `--help` has.
 const LEFT_OUT: [&str; 3] = [TUNING, "Selection", "Task hints"];
 /// Options that only `--help` has.
-const RARE: [&str; 17] = [
+const RARE: [&str; 18] = [
     "label",
     "host_name",
     "fold",
@@ -18,6 +18,7 @@ const RARE: [&str; 17] = [
     "workload_cgroup_regex",
     "workload_allotment_cgroup_regex",
     "use_hints",
+    "this_host",
     "no_symbols",
     "exact",
     "batched",

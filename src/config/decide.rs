@@ -26,13 +26,15 @@ pub struct DecisionOptions {
     pub scheduler: Scheduler,
     /// The cells of the target host with that of the root, if they are not those with samples.
     pub cells: Option<usize>,
+    /// `--this-host`: layers may have what only this host has, such as process ids.
+    pub this_host: bool,
 }
 
 impl DecisionOptions {
     /// For classes of at least `min_share`, of 1, and scx_mitosis on a host with this many CPUs.
     #[must_use]
     pub const fn new(min_share: f64, target_cpus: usize) -> Self {
-        Self { min_share, target_cpus, scheduler: Scheduler::Mitosis, cells: None }
+        Self { min_share, target_cpus, scheduler: Scheduler::Mitosis, cells: None, this_host: false }
     }
 }
 

@@ -318,7 +318,7 @@ fn finish(drafts: Vec<Draft>, left_out: Vec<String>, target_cpus: usize) -> Laye
 }
 
 /// The name truncated to the scheduler's limit, with a number if it is taken.
-fn free_name(name: &str, taken: &[Layer]) -> String {
+pub(super) fn free_name(name: &str, taken: &[Layer]) -> String {
     let cut = |end: &str| {
         let name = name.replace('\0', "");
         let room = (0..=MAX_NAME - end.len()).rev().find(|&at| name.is_char_boundary(at)).unwrap_or(0);

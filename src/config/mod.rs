@@ -31,6 +31,7 @@ mod prefixes;
 mod scheduler;
 mod specs;
 pub(crate) mod tally;
+pub(crate) mod this_host;
 pub(crate) mod written;
 
 pub use crate::sample::{Task, TaskHint};

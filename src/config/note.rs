@@ -146,6 +146,13 @@ pub enum Note {
         /// The names of those that are left out, the least valuable first.
         left_out: Vec<String>,
     },
+    /// Layers that tell communities by their processes and cgroups, for this host.
+    ThisHost {
+        /// Their names.
+        layers: Vec<String>,
+        /// Those that have process ids.
+        of_processes: Vec<String>,
+    },
     /// A hint of threads of several communities. A scheduler matches it completely, so no layer has it.
     HintOfSeveral {
         /// The value.
@@ -428,6 +435,13 @@ impl Note {
             Self::TooManyLayers { left_out } => {
                 write!(f, "scx_layered takes {MAX_LAYERS} layers and {MAX_REGEXES} uses of CgroupRegex: ")?;
                 write!(f, "{} left out, the least valuable first: {}", left_out.len(), list(left_out, ", "))
+            }
+            Self::ThisHost { layers, of_processes } => {
+                write!(f, "names do not tell these apart, so they have layers for this host: {}", list(layers, ", "))?;
+                match of_processes.as_slice() {
+                    [] => Ok(()),
+                    ids => write!(f, "; those with process ids hold until the processes end: {}", list(ids, ", ")),
+                }
             }
             Self::HintOfSeveral { hint, communities, share } => write!(
                 f,

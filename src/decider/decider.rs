@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::over_time::OfThreads;
 use crate::cluster::slices::Slices;
@@ -53,6 +53,8 @@ pub struct Decider {
     pub(super) over_time: OfThreads,
     /// The samples in slices of time, for scores.
     pub(super) slices: Option<Slices>,
+    /// The names of the processes with threads in the sketch; complete when the last sample was given.
+    pub(super) process_names: FxHashMap<u32, Comm>,
     pub(super) memory: usize,
 }
 
@@ -103,6 +105,7 @@ impl Decider {
             wants_code: false,
             over_time: OfThreads::new(memory / 16),
             slices: None,
+            process_names: FxHashMap::default(),
             memory,
         }
     }
@@ -322,6 +325,11 @@ impl Facts {
 }
 
 impl Sink for Decider {
+    fn processes(&mut self, names: &[(u32, Comm)], _: &mut Cgroups) {
+        let known: FxHashSet<u32> = self.facts.iter().map(|facts| facts.pid).collect();
+        self.process_names.extend(names.iter().copied().filter(|(pid, _)| known.contains(pid)));
+    }
+
     fn ended(&mut self, names: &[(ThreadIndex, Comm)]) {
         for &(thread, comm) in names {
             self.rename(thread, comm);

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::decider::{Decider, Facts};
 use crate::cluster::Clusters;
-use crate::config::{self, CellSpecs, Found, Members, NoSamples, Note, SpecIndex, Tally, ThreadRef};
+use crate::config::this_host::HostThread;
+use crate::config::{self, CellSpecs, Found, Member, Members, NoSamples, Note, SpecIndex, Tally, ThreadRef, Verdict};
 
 impl Decider {
     /// What was found, by sharing or by names alone for each cell spec, with its notes.
@@ -39,6 +40,24 @@ impl Decider {
             }
             _ => {}
         }
+    }
+
+    /// All threads with what a scheduler sees of them on this host.
+    pub(crate) fn host_threads(&self, members: &Members) -> Vec<HostThread> {
+        let processes = self.processes();
+        let thread = |(facts, member): (&Facts, &Member)| HostThread {
+            pid: facts.pid,
+            comm: facts.last.1,
+            process: processes.get(&facts.pid).copied(),
+            cgroup: self.path_of(facts).to_vec(),
+            community: match member.verdict {
+                Verdict::Community(community) => Some(community),
+                _ => None,
+            },
+            is_known: !matches!(member.verdict, Verdict::Unknown(_)),
+            samples: facts.samples,
+        };
+        self.facts.iter().zip(&members.threads).map(thread).collect()
     }
 
     /// The cgroups of all threads: the path, the samples, and whether no cell spec but the last takes it; most samples first.

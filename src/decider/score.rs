@@ -72,14 +72,20 @@ impl Decider {
         let knows_hints = knows_hints || self.facts.iter().any(|it| it.hint.is_some());
         let mut placement = placement.clone();
         placement.know_cgroups(self.cell_of_cgroup.values().filter_map(|it| it.1.as_deref()));
-        let main = self.facts.iter().filter(|facts| facts.pid == facts.tid);
-        let processes: FxHashMap<u32, Comm> = main.map(|facts| (facts.pid, facts.last.1)).collect();
+        let processes = self.processes();
         let place = |facts: &Facts| {
             let task = Task::new(self.path_of(facts), facts.last.1.as_bytes()).ids(facts.pid, facts.tid);
             let task = task.process(processes.get(&facts.pid).map(Comm::as_bytes));
             placement.place_of(&if knows_hints { task.hinted(facts.hint) } else { task })
         };
         self.facts.iter().map(place).collect()
+    }
+
+    /// The names of processes, as far as they are known.
+    pub(super) fn processes(&self) -> FxHashMap<u32, Comm> {
+        let main = self.facts.iter().filter(|facts| facts.pid == facts.tid);
+        let sampled = main.map(|facts| (facts.pid, facts.last.1));
+        self.process_names.iter().map(|(&pid, &comm)| (pid, comm)).chain(sampled).collect()
     }
 
     fn groups(&self, placement: &Placement, places: &[Place], llcs: u32) -> Groups {

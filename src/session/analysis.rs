@@ -155,11 +155,14 @@ impl Analysis {
     /// The scheduler would reject it, which is a bug.
     pub fn layered(&self) -> Result<(String, Vec<config::Note>), Error> {
         let _raised = raised(self.raises);
-        let layers = if self.decider.uses_hints() {
+        let mut layers = if self.decider.uses_hints() {
             config::layers_by_hint(self.decision(), &self.decided.members)
         } else {
             config::layers(self.decision())
         };
+        if self.options.this_host {
+            config::this_host::add(&mut layers, &self.decider.host_threads(&self.decided.members));
+        }
         Ok((config::layered::to_json(&layers.layers)?, layers.notes))
     }
 

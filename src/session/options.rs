@@ -133,6 +133,9 @@ pub struct AnalysisOptions {
     /// Also distinguishes threads by their hints: a thread that changes its hint belongs to several classes. The hints come from
     /// [`HostOptions::hints`], a recording or a [`Feed`](super::Feed).
     pub use_hints: bool,
+    /// Layers of scx_layered may have what only the sampled host has: groups that names do not tell apart are told by their processes
+    /// and cgroups.
+    pub this_host: bool,
     /// Keeps the samples in slices of time too, so that [`Analysis::score`](super::Analysis::score) says how certain a score is. It
     /// takes another eighth of the memory.
     pub score: bool,
@@ -153,6 +156,7 @@ impl Default for AnalysisOptions {
             target_cpus: None,
             scheduler: Scheduler::Mitosis,
             use_hints: false,
+            this_host: false,
             score: false,
             symbols: false,
             symbol_cache: None,

@@ -139,8 +139,8 @@ impl Session<'_> {
     pub fn run_until(self, ended: impl FnMut(Progress) -> bool) -> Sampled {
         let Self { source, skipped, sampling, raises, plan } = self;
         let Plan { specs, analysis, target_cpus, symbols } = plan;
-        let AnalysisOptions { min_share, scheduler, .. } = analysis;
-        let options = DecisionOptions { scheduler, ..DecisionOptions::new(min_share, target_cpus) };
+        let AnalysisOptions { min_share, scheduler, this_host, .. } = analysis;
+        let options = DecisionOptions { scheduler, this_host, ..DecisionOptions::new(min_share, target_cpus) };
         let _raised = raised(raises);
         let mut decider = Decider::new(specs, source, sampling.memory);
         if analysis.symbols {

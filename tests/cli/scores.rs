@@ -164,6 +164,51 @@ fn layers_have_scores_too() {
     assert!(wide["configurations"][0]["score"].as_f64().unwrap() < 0.5, "{}", wide["configurations"][0]["score"]);
 }
 
+#[test]
+fn groups_of_one_name_in_two_processes_have_a_layer_each_on_this_host() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut text = String::new();
+    for at in 0..6000u64 {
+        let random = (at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let (process, thread) = (random >> 60 & 1, at % 2);
+        let (pid, addr) = (10 + 20 * process, 0x7f00_0000 + process * 0x10_0000 + (random >> 40) % 256 * 64);
+        let _ = writeln!(
+            text,
+            "{{\"comm\":\"worker-{thread}\",\"tid\":{},\"pid\":{pid},\"time\":\"{}.{:09}\",\"addr\":\"{addr:x}\",\
+             \"cgroup\":\"/a\",\"op\":\"store\"}}",
+            pid + thread,
+            5 + at / 1000,
+            at % 1000 * 1_000_000
+        );
+    }
+    let path = directory.path().join("perf.jsonl");
+    fs::write(&path, text).unwrap();
+    let path = path.to_str().unwrap();
+    let extract = |more: &[&str]| {
+        let layers = directory.path().join("layers.json").to_str().unwrap().to_owned();
+        let args = ["extract", "-f", path, "--target", "layered", "--target-cpus", "16", "-o", &layers];
+        let output = scxprof(&[&args[..], more].concat());
+        expect(&output, 0);
+        let args = ["score", "-f", path, "--config", &layers, "--target-cpus", "16", "--json"];
+        let found: Value = serde_json::from_str(&expect(&scxprof(&args), 0)).unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        (fs::read_to_string(&layers).unwrap(), found["configurations"][0].clone(), said)
+    };
+    let (layers, score, said) = extract(&["--this-host"]);
+    for pid in ["10", "30"] {
+        assert!(layers.contains(&format!("[[{{\"TGIDEquals\":{pid}}}]]")), "{layers}");
+    }
+    assert!(score["locality"].as_f64().unwrap() > 0.99, "{score}");
+    let busy: Vec<&Value> = score["cells"].as_array().unwrap().iter().filter(|it| it["threads"] == 2).collect();
+    assert_eq!(busy.len(), 2, "each pair has a layer: {score}");
+    assert!(said.contains("those with process ids hold until the processes end"), "{said}");
+    let (layers, score, _) = extract(&[]);
+    assert!(!layers.contains("TGIDEquals"), "{layers}");
+    assert!(score["cells"].as_array().unwrap().iter().all(|it| it["threads"] != 2), "{score}");
+    // It is for scx_layered alone.
+    expect(&scxprof(&["extract", "-f", path, "--this-host"]), 2);
+}
+
 /// Layers with these matches, and one of all other threads.
 fn layers(directory: &Path, name: &str, layers: &[(&str, &str)]) -> String {
     let kind = r#"{"Confined": {"util_range": [0.1, 0.9]}}"#;
