@@ -77,8 +77,7 @@ const CHROME: &str = "a Chrome JSON trace, which no program converts to what scx
                       (Perfetto's own format, as `wprof -T FILE` and `perfetto -o FILE` write it), or record with `scxprof record --sched`";
 const FIREFOX: &str = "a profile for the Firefox Profiler (JSON): name the recording from which it was made";
 const WPROF: &str =
-    "lines of `wprof -J` (JSON), which have no memory samples: from their first line on, the header, `scxprof trace` \
-                     and `scxprof sched -f` read them";
+    "lines of `wprof -J` (JSON), which have no memory samples: `scxprof trace` and `scxprof sched -f` read them";
 pub(super) const JSON: &str = "JSON, but not the lines of `process` (perf.jsonl), which have pid, tid, time and addr";
 
 /// What the file that begins with `head` is, if scxprof does not read it; `None` if it is unknown or may be read.

@@ -108,7 +108,6 @@ fn files_of_other_programs_are_named() {
     for (bytes, expected) in [
         (&chrome[..], "file: a Chrome JSON trace"),
         (&zipped, "file: compressed with gzip, and in it is a Chrome JSON trace"),
-        (b"{\"ts\":0.1,\"t\":\"switch\",\"cpu\":1}\n", "`wprof -R -D wprof.data -T trace.pb`"),
         (b"\xfd7zXZ\0\0\x04", "compressed with xz"),
         (b"PK\x03\x04\x14\0", "compressed with zip"),
         (b"\x0a\x04\x08\x01\x10\x02", "a profile of pprof"),
@@ -118,6 +117,18 @@ fn files_of_other_programs_are_named() {
             expect(&scxprof(command), 2, expected);
         }
     }
+    // Lines of wprof without the header, as grep leaves them.
+    let task = |tid: u32| format!("{{\"tid\":{tid},\"pid\":{tid},\"comm\":\"t{tid}\",\"pcomm\":\"t{tid}\"}}");
+    let switch = |ts: f64, prev: u32, next: u32| {
+        let (prev, next) = (task(prev), task(next));
+        format!("{{\"ts\":{ts:.9},\"t\":\"switch\",\"cpu\":0,\"prev\":{prev},\"next\":{next},\"prev_state\":\"S\"}}\n")
+    };
+    std::fs::write(&path, [switch(0.001, 5, 6), switch(0.002, 6, 5), switch(0.003, 5, 6)].concat()).unwrap();
+    let output = scxprof(&["sched", "-f", p, "--json"]);
+    expect(&output, 0, "");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("\"t6\""), "{output:?}");
+    expect(&scxprof(&["trace", "info", p]), 0, "");
+    expect(&scxprof(&["extract", "-f", p]), 2, "lines of `wprof -J` (JSON), which have no memory samples");
     std::fs::write(&path, "{closure};main 5\n").unwrap();
     expect(&run("stacks", &path, &[]), 0, "");
     // Found in a directory.

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::hint::black_box;
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -25,6 +26,9 @@ const UNSAMPLED: u64 = 100;
 /// The time after which a test gives up.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
+/// What a child says once it only runs on its CPU.
+const PINNED: &str = "pinned";
+
 /// Children that make page faults on one CPU each, until dropped.
 struct Children(Vec<Child>);
 
@@ -34,11 +38,17 @@ impl Children {
             Command::new(std::env::current_exe().unwrap())
                 .args(["sampler::hotplug::child", "--exact", "--nocapture", "--test-threads=1"])
                 .env("SCXPROF_TEST_CPU", cpu.to_string())
-                .stdout(Stdio::null())
+                .stdout(Stdio::piped())
                 .spawn()
                 .unwrap()
         };
-        Self(cpus.iter().map(start).collect())
+        let mut children = Self(cpus.iter().map(start).collect());
+        for child in &mut children.0 {
+            // Until then it may run on any CPU.
+            let lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
+            assert!(lines.map(Result::unwrap).any(|line| line.ends_with(PINNED)), "a child has ended");
+        }
+        children
     }
 }
 
@@ -57,6 +67,7 @@ fn child() {
     let mut set = CpuSet::new();
     set.set(cpu.parse().unwrap());
     sched_setaffinity(None, &set).unwrap();
+    println!("{PINNED}");
     let fault = || loop {
         // Fewer than the rate at which only a part of the faults is sampled.
         let mut pages = memmap2::MmapMut::map_anon(1 << 20).unwrap();

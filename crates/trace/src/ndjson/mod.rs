@@ -24,12 +24,14 @@ const MAX_ENTRIES: usize = 1 << 20;
 const SEQUENCE: u64 = 7;
 const IDLE: u32 = 2_000_000_000;
 
-/// True if a file that begins so is one: its first line is the header.
+/// True if a file that begins so is one: its first line is the header, or, where lines were selected, an event or a stack.
 pub(super) fn is_ndjson(head: &[u8]) -> bool {
     let head = head.get(..4096).unwrap_or(head).trim_ascii_start();
     let line = head.split(|&byte| byte == b'\n').next().unwrap_or_default();
     let has = |name: &[u8]| line.windows(name.len()).any(|part| part == name);
-    line.first() == Some(&b'{') && has(b"\"version\"") && has(b"\"timer_freq_hz\"")
+    let is_event = has(b"\"ts\":") && has(b"\"t\":\"");
+    let is_stack = has(b"\"id\":") && has(b"\"frames\":[");
+    line.first() == Some(&b'{') && (has(b"\"version\"") && has(b"\"timer_freq_hz\"") || is_event || is_stack)
 }
 
 /// What has a track.
@@ -126,8 +128,13 @@ impl<W: Write> Converter<'_, W> {
     /// Writes a line; false if it makes no sense.
     fn line(&mut self, line: &[u8], is_first: bool) -> io::Result<bool> {
         if is_first {
-            let Ok(header) = serde_json::from_slice::<Value>(line) else { return Ok(false) };
-            return self.header(&header).map(|()| true);
+            let header = serde_json::from_slice::<Value>(line).ok();
+            let is_header = header.as_ref().is_some_and(|it| it.get("version").is_some());
+            // Where lines were selected it is missing, and with it the kernel, the time of day and the names of counters.
+            self.header(header.as_ref().filter(|_| is_header).unwrap_or(&Value::Null))?;
+            if is_header {
+                return Ok(true);
+            }
         }
         if let Ok(line) = serde_json::from_slice::<Line<'_>>(line) {
             let Some(time) = ns(line.ts) else { return Ok(false) };
