@@ -19,9 +19,10 @@ pub(super) const LINES: &str = "perf.jsonl";
 /// The lines of scheduling events.
 pub(super) const SCHED_LINES: &str = "perf.sched.jsonl";
 /// All that `process` writes.
-const WRITTEN: [&str; 3] = [LINES, SCHED_LINES, META];
+const WRITTEN: [&str; 4] = [LINES, SCHED_LINES, META, TASKS];
 /// What says that `process` wrote the others.
 const META: &str = "meta.json";
+const TASKS: &str = crate::profile::tasks::NAME;
 
 /// A directory that is being filled.
 pub(super) struct LinesDir {
@@ -120,7 +121,7 @@ fn is_free(path: &Path) -> bool {
         if !WRITTEN.iter().any(|known| name == *known) || !entry.file_type().is_ok_and(|kind| kind.is_file()) {
             return false;
         }
-        has_lines |= name != META;
+        has_lines |= name != META && name != TASKS;
     }
     has_lines
 }

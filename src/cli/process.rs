@@ -401,6 +401,7 @@ pub(super) fn run(args: &ProcessArgs, stdout: Stdout) -> Result<(), Failure> {
     if let Some(out) = &out {
         let meta = profile.meta_of_lines(&lines.outcome, profile.damage());
         meta.write(&out.dir.path()).map_err(|error| Failure::NoResult(error.into()))?;
+        write_tasks(profile, &out.dir.path())?;
     }
     let path = out.as_ref().map(|out| out.path.clone());
     if let (Some(out), Some(path)) = (out, &path) {
@@ -413,6 +414,15 @@ pub(super) fn run(args: &ProcessArgs, stdout: Stdout) -> Result<(), Failure> {
     ends.note(Step::Damage, Damage::of_profile(profile).check());
     ends.note(Step::Loss, input::check_lines(args.max_loss.max_loss, profile));
     ends.end()
+}
+
+/// What the profile says of threads beside samples, if it says anything.
+fn write_tasks(profile: &Profile, dir: &Path) -> Result<(), Failure> {
+    let tasks = input::recorded_tasks(profile);
+    if tasks.is_empty() {
+        return Ok(());
+    }
+    crate::profile::tasks::write(dir, &tasks).map_err(|error| Failure::NoResult(error.into()))
 }
 
 /// The same for a profile without any memory.
@@ -436,6 +446,7 @@ fn only_sched(
     if let Some(out) = out {
         let meta = profile.meta_of_lines(&outcome, profile.damage());
         meta.write(&out.dir.path()).map_err(|error| Failure::NoResult(error.into()))?;
+        write_tasks(&profile, &out.dir.path())?;
         let path = out.path.join(SCHED_LINES);
         out.publish().with_context(|| format!("cannot write {}", path.display())).map_err(Failure::NoResult)?;
         say!("wrote {}", path.display());

@@ -308,6 +308,12 @@ fn a_recording_says_what_layers_match() {
     assert_eq!((&plain["uid"], &plain["ppid"]), (&0.into(), &std::process::id().into()));
     assert!(plain.get("cmdline").is_none(), "it may hold secrets: {plain}");
     assert_eq!(whole["cmdline"], format!("sh -c {script}"));
+    // Lines have it beside them too, as often as they are made.
+    for _ in 0..2 {
+        expect(&scxprof(&["process", "-f", directory.path().join("plain").to_str().unwrap()]), 0);
+    }
+    let read = |name: &str| fs::read(directory.path().join(name).join("tasks.jsonl")).unwrap();
+    assert_eq!(read("plain"), read("plain.out"));
 }
 
 #[test]
