@@ -34,6 +34,7 @@ pub(crate) mod tally;
 pub(crate) mod this_host;
 pub(crate) mod written;
 
+pub use crate::host::facts::{TaskFacts, Tasks};
 pub use crate::sample::{Task, TaskHint};
 pub use cell::{Basis, Cell, CellMatch, CellName, CommPrefix, Subcell};
 pub(crate) use cell_specs::{mistake, SpecIndex};

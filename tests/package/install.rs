@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 const SCXPROF: &str = env!("CARGO_BIN_EXE_scxprof");
 /// 2026-11-21.
 const DATE: &str = "1795219200";
-const PAGES: [&str; 19] = [
+const PAGES: [&str; 22] = [
     "",
     "-run",
     "-record",
@@ -21,6 +21,9 @@ const PAGES: [&str; 19] = [
     "-trace",
     "-trace-info",
     "-trace-analyze",
+    "-trace-diff",
+    "-trace-events",
+    "-trace-timeline",
     "-export",
     "-diff",
     "-score",
