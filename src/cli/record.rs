@@ -317,6 +317,12 @@ pub(super) fn run(args: &RecordArgs) -> Result<(), Failure> {
     capture::say_notes(&outcome, rate_before);
     // An incomplete profile is kept too: readers read what there is.
     let tasks = tasks.finish(args.sched);
+    if tasks.left_out() > 0 {
+        say!(
+            "note: tasks.jsonl has no room for {} threads: layers that match users or nice values may be open for them",
+            tasks.left_out()
+        );
+    }
     let written = write(&recorder, &outcome).and_then(|()| Ok(profile::tasks::write(&held_open.path(), &tasks)?));
     let lined = write_samples(args, &held_open.path(), &signals);
     let mut ends = Ends::default();

@@ -13,7 +13,7 @@ use super::{proc, Error, Roots};
 /// `PF_KTHREAD` (linux/sched.h).
 const PF_KTHREAD: u32 = 0x0020_0000;
 /// Threads whose facts are kept.
-const MAX_TASKS: usize = 1 << 20;
+const MAX_TASKS: usize = 1 << 16;
 /// Bytes of a command line that are kept.
 const MAX_CMDLINE: u64 = 4 << 10;
 
@@ -101,6 +101,18 @@ impl Tasks {
     #[must_use]
     pub fn process(&self, pid: u32) -> Option<&str> {
         self.processes.get(&pid).map(String::as_str)
+    }
+
+    /// Reads one thread of a process whose main thread is known already: its nice value is its own, and the rest is the process's.
+    pub(crate) fn read_thread(&mut self, roots: &Roots, pid: u32, tid: u32) {
+        let Some(main) = self.get(pid, pid).cloned() else { return };
+        let dir = roots.proc.join(format!("{pid}/task/{tid}"));
+        let Some(stat) = proc::stat(&dir) else { return };
+        let ns_tid = match main.ns_tid {
+            Some(ns_tid) if ns_tid != pid => innermost(&dir),
+            known => known.map(|_| tid),
+        };
+        self.add(TaskFacts { tid, nice: i32::try_from(stat.nice).ok(), ns_tid, ..main });
     }
 
     /// All threads, in the order of their ids.
@@ -226,6 +238,13 @@ mod tests {
             (Some("main"), Some(9), Some(33), Some(34), Some(4_026_532_177), Some(11), None)
         );
         assert_eq!((found.kthread, tasks.process(70), tasks.sorted().len()), (Some(false), Some("main"), 2));
+        fs::create_dir(dir.path().join("70/task/72")).unwrap();
+        fs::write(dir.path().join("70/task/72/stat"), proc::tests::stat_text(72, "late", 9)).unwrap();
+        fs::write(dir.path().join("70/task/72/status"), "NSpid:\t72\t12\n").unwrap();
+        tasks.read_thread(&roots, 70, 72);
+        tasks.read_thread(&roots, 70, 73);
+        let late = tasks.get(70, 72).unwrap();
+        assert_eq!((late.uid, late.ns_tid, late.nice, tasks.get(70, 73)), (Some(33), Some(12), Some(0), None));
         tasks.read(&roots, Some(&[70, 99]), true).unwrap();
         assert_eq!(tasks.get(70, 70).unwrap().cmdline.as_deref(), Some("server --port 1"));
     }

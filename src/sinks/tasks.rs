@@ -9,7 +9,7 @@ use crate::resolve::Cgroups;
 use crate::sample::{Comm, Sample};
 
 /// Threads that are looked up.
-const MAX_SEEN: usize = 1 << 20;
+const MAX_SEEN: usize = 1 << 18;
 
 /// Facts about the threads in samples, each read when the thread's first sample comes. A thread that has ended by then has none.
 #[derive(Debug)]
@@ -60,8 +60,11 @@ impl TaskSink {
         if pid == 0 || self.seen.len() >= MAX_SEEN || !self.seen.insert((pid, tid)) {
             return;
         }
-        if self.processes.insert(pid) || self.tasks.get(pid, tid).is_none() {
+        if self.processes.insert(pid) {
+            // A process that cannot be read has no facts.
             let _ = self.tasks.read(&self.roots, Some(&[pid]), self.with_cmdline);
+        } else if self.tasks.get(pid, tid).is_none() {
+            self.tasks.read_thread(&self.roots, pid, tid);
         }
     }
 }
