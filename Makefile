@@ -57,7 +57,7 @@ screenshots: ## Make the pictures of the report page in docs/screenshots again (
 test-vm: deps ## Run the tests in virtual machines with a simulated memory PMU (KERNELS="bookworm trixie sid")
 	@scripts/vm.sh $(ARGS)
 
-test-schedulers: deps ## Run scx_layered with what scxprof prints in a virtual machine (SCX_MITOSIS=FILE: scx_mitosis too)
+test-schedulers: deps ## Run scx_layered with what scxprof prints in a virtual machine (SCX_LAYERED=FILE: this one; SCX_MITOSIS=FILE: scx_mitosis too)
 	@scripts/schedulers.sh
 
 check-upstream: deps ## Compare what scxprof knows of scx_layered with its newest release

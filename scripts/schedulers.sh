@@ -2,8 +2,9 @@
 # Runs the real schedulers with configurations that scxprof prints, in a virtual machine: the tests of tests/vm/schedulers.
 # Usage: scripts/schedulers.sh     `make test-schedulers` calls it.
 #
-# scx_layered is built from crates.io into target/schedulers. scx_mitosis has no release with --cell-config: SCX_MITOSIS=FILE
-# names a binary of the branch mitosis-next of sched-ext/scx. What is missing is left out, and said to be.
+# scx_layered is built from crates.io into target/schedulers, unless SCX_LAYERED=FILE names a binary of that release. scx_mitosis
+# has no release with --cell-config: SCX_MITOSIS=FILE names a binary of the branch mitosis-next of sched-ext/scx. What is missing is
+# left out, and said to be.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$PATH:${HOME:-/root}/.cargo/bin"
@@ -48,22 +49,35 @@ build_layered() {
     return 1
 }
 
+# given VARIABLE FILE NAME: the test takes this binary.
+given() {
+    if ! [ -f "$2" ] || ! [ -x "$2" ]; then
+        echo "$1=$2 is not a program" >&2
+        exit 1
+    fi
+    ln -sf "$(realpath "$2")" "$root/bin/$3"
+}
+
 mkdir -p "$root/bin"
 tests=()
-echo "Building scx_layered $layered, which takes some minutes the first time" >&2
-if why=$(build_layered); then
+if [ -n "${SCX_LAYERED:-}" ]; then
+    given SCX_LAYERED "$SCX_LAYERED" scx_layered
     tests+=(layered)
 else
-    skip "vm test layered" "$why"
+    # A link that SCX_LAYERED left.
+    [ ! -L "$root/bin/scx_layered" ] || rm "$root/bin/scx_layered"
+    echo "Building scx_layered $layered, which takes some minutes the first time" >&2
+    if why=$(build_layered); then
+        tests+=(layered)
+    else
+        skip "vm test layered" "$why"
+    fi
 fi
-if [ -z "${SCX_MITOSIS:-}" ]; then
-    skip "vm test mitosis" "no SCX_MITOSIS=FILE, a scx_mitosis of the branch mitosis-next of sched-ext/scx"
-elif ! [ -f "$SCX_MITOSIS" ] || ! [ -x "$SCX_MITOSIS" ]; then
-    echo "SCX_MITOSIS=$SCX_MITOSIS is not a program" >&2
-    exit 1
-else
-    ln -sf "$(realpath "$SCX_MITOSIS")" "$root/bin/scx_mitosis"
+if [ -n "${SCX_MITOSIS:-}" ]; then
+    given SCX_MITOSIS "$SCX_MITOSIS" scx_mitosis
     tests+=(mitosis)
+else
+    skip "vm test mitosis" "no SCX_MITOSIS=FILE, a scx_mitosis of the branch mitosis-next of sched-ext/scx"
 fi
 [ ${#tests[@]} -gt 0 ] || exit 0
 # The guest emulates all its CPUs on one, and the kernel verifies the scheduler's programs there.

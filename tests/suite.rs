@@ -12,6 +12,7 @@ mod html;
 mod library;
 mod operand;
 mod package;
+mod placement;
 mod profile;
 mod replay;
 mod score;

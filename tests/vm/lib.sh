@@ -210,6 +210,30 @@ scheduler_runs() { grep -qs "^$ops" /sys/kernel/sched_ext/root/ops && grep -q '^
 
 scheduler_runs_or_ended() { scheduler_runs || ! kill -0 "$scheduler" 2>/dev/null; }
 
+# begin_load: starts busy threads beside those of the example workload, of their names and in their cgroups; together at least two
+# for each CPU, so that threads must share CPUs.
+begin_load() {
+    find /sys/fs/cgroup/workload.slice -name cgroup.procs -exec cat {} + >processes
+    threads=$(while read -r process; do ls "/proc/$process/task"; done <processes | wc -l)
+    copies=$(((2 * $(nproc) + threads - 1) / threads))
+    while read -r process; do
+        # One word a thread: none of their names has a space.
+        # shellcheck disable=SC2046
+        in_cgroup "$(sed -n 's/^0::.//p' "/proc/$process/cgroup")" busy "$copies" "$(cat "/proc/$process/comm")" \
+            $(cat "/proc/$process/task"/*/comm) &
+    done <processes
+}
+
+# end_load: ends it, with the example workload's own threads left.
+end_load() {
+    for process in $(pidof busy); do
+        kill "$process"
+    done
+    wait_for 60 no_load
+}
+
+no_load() { ! pidof busy >/dev/null; }
+
 # end_scheduler: ends it; true where it scheduled until then.
 end_scheduler() {
     scheduler_runs || {
