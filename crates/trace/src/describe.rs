@@ -9,7 +9,7 @@ use super::event::{Arg, BlockStep, Edge, Event, TraceWhat};
 use super::names::{Name, Names};
 use super::threads::Tracks;
 use super::TraceEvent;
-use scxprof_base::sample::sched::{SchedEvent, SchedTask, SchedWhat, TaskState, WakenBy};
+use scxprof_base::sample::sched::{SchedEvent, SchedTask, SchedWhat, WakenBy};
 use scxprof_base::sample::{printable, Comm};
 
 /// What an event says beside its time, its CPU and its thread.
@@ -43,7 +43,7 @@ impl Event {
     #[must_use]
     pub fn kind(&self, names: &Names) -> Cow<'static, str> {
         match self {
-            Self::Sched(event) => Cow::Borrowed(sched_kind(&event.what)),
+            Self::Sched(event) => Cow::Borrowed(event.what.name()),
             Self::Trace(event) => trace_kind(&event.what, names),
         }
     }
@@ -101,27 +101,6 @@ impl Event {
     }
 }
 
-fn sched_kind(what: &SchedWhat) -> &'static str {
-    match what {
-        SchedWhat::Switch { .. } => "sched_switch",
-        SchedWhat::Waking { .. } => "sched_waking",
-        SchedWhat::WakeupNew { .. } => "sched_wakeup_new",
-        SchedWhat::Migrate { .. } => "sched_migrate_task",
-        SchedWhat::Fork { .. } => "sched_process_fork",
-        SchedWhat::Exec { .. } => "sched_process_exec",
-        SchedWhat::Exit { .. } => "sched_process_exit",
-        SchedWhat::Runtime { .. } => "sched_stat_runtime",
-        SchedWhat::IrqEntry { .. } => "irq_handler_entry",
-        SchedWhat::IrqExit { .. } => "irq_handler_exit",
-        SchedWhat::SoftirqEntry { .. } => "softirq_entry",
-        SchedWhat::SoftirqExit { .. } => "softirq_exit",
-        SchedWhat::DsqInsert { .. } => "sched_ext:dsq_insert",
-        SchedWhat::DsqSwitch { .. } => "sched_ext:dsq_switch",
-        SchedWhat::Hint { .. } => "hint",
-        SchedWhat::Lost => "lost",
-    }
-}
-
 fn trace_kind(what: &TraceWhat, names: &Names) -> Cow<'static, str> {
     Cow::Borrowed(match what {
         TraceWhat::Wakeup { .. } => "sched_wakeup",
@@ -163,18 +142,6 @@ fn trace_kind(what: &TraceWhat, names: &Names) -> Cow<'static, str> {
     })
 }
 
-/// The letter of a state, as the kernel prints it.
-#[must_use]
-pub fn letter(state: TaskState) -> &'static str {
-    match state {
-        TaskState::Runnable => "R",
-        TaskState::Preempted => "R+",
-        TaskState::Sleeping => "S",
-        TaskState::Blocked => "D",
-        TaskState::Dead => "X",
-    }
-}
-
 fn id(id: u32) -> Value {
     if id == TraceEvent::UNKNOWN {
         Value::Null
@@ -197,7 +164,7 @@ impl Said {
         const TASK: [&str; 3] = ["comm", "tid", "prio"];
         match what {
             SchedWhat::Switch { prev, state, next } => {
-                self.task(["prev_comm", "prev_tid", "prev_prio"], prev).push("prev_state", letter(*state).into());
+                self.task(["prev_comm", "prev_tid", "prev_prio"], prev).push("prev_state", state.letters().into());
                 self.task(["next_comm", "next_tid", "next_prio"], next);
             }
             SchedWhat::Waking { task, target_cpu, by } => {

@@ -44,7 +44,7 @@ pub mod write;
 use thiserror::Error;
 
 pub use container::{is_trace, Damage};
-pub use describe::{letter, Said};
+pub use describe::Said;
 pub use event::{Arg, Args, BlockStep, Edge, Event, TraceEvent, TraceWhat, TrackId};
 pub use info::{Count, Info, Lost, Source};
 pub use names::{Name, Names};

@@ -150,32 +150,15 @@ impl Recording {
     }
 
     fn count(&mut self, event: &SchedEvent) {
-        let name = match event.what {
-            SchedWhat::Lost => {
-                self.lost += 1;
-                return;
-            }
-            SchedWhat::Switch { .. } => "sched_switch",
-            SchedWhat::Waking { .. } => "sched_waking",
-            SchedWhat::WakeupNew { .. } => "sched_wakeup_new",
-            SchedWhat::Migrate { .. } => "sched_migrate_task",
-            SchedWhat::Fork { .. } => "sched_process_fork",
-            SchedWhat::Exec { .. } => "sched_process_exec",
-            SchedWhat::Exit { .. } => "sched_process_exit",
-            SchedWhat::Runtime { .. } => "sched_stat_runtime",
-            SchedWhat::IrqEntry { .. } => "irq_handler_entry",
-            SchedWhat::IrqExit { .. } => "irq_handler_exit",
-            SchedWhat::SoftirqEntry { .. } => "softirq_entry",
-            SchedWhat::SoftirqExit { .. } => "softirq_exit",
-            SchedWhat::DsqInsert { .. } => "sched_ext:dsq_insert",
-            SchedWhat::DsqSwitch { .. } => "sched_ext:dsq_switch",
-            SchedWhat::Hint { .. } => "hint",
-        };
+        if matches!(event.what, SchedWhat::Lost) {
+            self.lost += 1;
+            return;
+        }
         self.see(event.time);
         if self.cpus.len() < MAX_CPUS {
             self.cpus.insert(event.cpu);
         }
-        *self.counts.entry(name).or_default() += 1;
+        *self.counts.entry(event.what.name()).or_default() += 1;
     }
 
     /// Keeps the names and processes that the event tells.

@@ -2,7 +2,6 @@
 
 use serde::{Serialize, Serializer};
 
-use super::describe::letter;
 use super::Event;
 use scxprof_base::sample::Comm;
 use scxprof_sched::{Fact, Facts, Slot, Threads, Tracker, Why};
@@ -201,7 +200,7 @@ impl Facts for Follower {
             }
             Fact::Switched { cpu, prev, state, next, is_thread, .. } => {
                 if let Some(mut span) = self.ended.take() {
-                    span.end = is_thread.then(|| letter(state));
+                    span.end = is_thread.then(|| state.letters());
                     span.waited_ns = self.waited.take();
                     self.spans.push(span);
                 }

@@ -115,17 +115,6 @@ fn state_of(letters: &[u8]) -> TaskState {
     }
 }
 
-/// The letters of a state.
-pub(super) fn letters(state: TaskState) -> &'static str {
-    match state {
-        TaskState::Runnable => "R",
-        TaskState::Preempted => "R+",
-        TaskState::Sleeping => "S",
-        TaskState::Blocked => "D",
-        TaskState::Dead => "X",
-    }
-}
-
 fn woken(text: &[u8]) -> Option<(SchedTask, u32)> {
     if text.starts_with(b"comm=") {
         return Some((task(text)?, id(around(text, " target_cpu=")?.1)?));

@@ -5,7 +5,6 @@ use std::io::{self, Write};
 use rustc_hash::FxHashMap;
 use serde_json::{json, Map, Value};
 
-use super::trace::letters;
 use crate::sample::sched::{SchedEvent, SchedTask, SchedWhat};
 use crate::sample::Comm;
 use scxprof_base::escape;
@@ -101,13 +100,13 @@ impl<W: Write> Writer<W> {
                     text(prev.comm),
                     prev.tid,
                     prev.prio,
-                    letters(*state),
+                    state.letters(),
                     text(next.comm),
                     next.tid,
                     next.prio
                 );
                 let fields = json!({
-                    "prev_comm": text(prev.comm), "prev_pid": prev.tid, "prev_prio": prev.prio, "prev_state": letters(*state),
+                    "prev_comm": text(prev.comm), "prev_pid": prev.tid, "prev_prio": prev.prio, "prev_state": state.letters(),
                     "next_comm": text(next.comm), "next_pid": next.tid, "next_prio": next.prio,
                     "cpu_idle": next.tid == 0, "prev_idle": prev.tid == 0,
                     "prev_hint": self.hint(prev.tid), "next_hint": self.hint(next.tid),

@@ -292,7 +292,44 @@ pub enum TaskState {
     Dead,
 }
 
+impl SchedWhat {
+    /// What it is called: the kernel's event, and names of ours for what no tracepoint tells.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Switch { .. } => "sched_switch",
+            Self::Waking { .. } => "sched_waking",
+            Self::WakeupNew { .. } => "sched_wakeup_new",
+            Self::Migrate { .. } => "sched_migrate_task",
+            Self::Fork { .. } => "sched_process_fork",
+            Self::Exec { .. } => "sched_process_exec",
+            Self::Exit { .. } => "sched_process_exit",
+            Self::Runtime { .. } => "sched_stat_runtime",
+            Self::IrqEntry { .. } => "irq_handler_entry",
+            Self::IrqExit { .. } => "irq_handler_exit",
+            Self::SoftirqEntry { .. } => "softirq_entry",
+            Self::SoftirqExit { .. } => "softirq_exit",
+            Self::DsqInsert { .. } => "sched_ext:dsq_insert",
+            Self::DsqSwitch { .. } => "sched_ext:dsq_switch",
+            Self::Hint { .. } => "hint",
+            Self::Lost => "lost",
+        }
+    }
+}
+
 impl TaskState {
+    /// Its letters, as the kernel prints them.
+    #[must_use]
+    pub fn letters(self) -> &'static str {
+        match self {
+            Self::Runnable => "R",
+            Self::Preempted => "R+",
+            Self::Sleeping => "S",
+            Self::Blocked => "D",
+            Self::Dead => "X",
+        }
+    }
+
     /// From the field `prev_state` of Linux 4.14 and later; see [`StateBits`] for all kernels.
     #[must_use]
     pub fn new(prev_state: u64) -> Self {

@@ -7,7 +7,7 @@ use super::schema::ParquetTable;
 use super::write::{Cell, Out};
 use super::{Knows, UNKNOWN};
 use crate::TraceThreads;
-use scxprof_base::sample::sched::{SchedEvent, SchedWhat, TaskState, WakenBy};
+use scxprof_base::sample::sched::{SchedEvent, SchedWhat, WakenBy};
 use scxprof_sched::{Fact, Facts, Slot, Thread, Threads, Tracker, Why};
 
 /// An uninterruptible sleep that has ended; what it waited for is said just after that.
@@ -95,16 +95,6 @@ fn name_of(why: Why) -> &'static str {
     }
 }
 
-fn letters(state: TaskState) -> &'static str {
-    match state {
-        TaskState::Runnable => "R",
-        TaskState::Preempted => "R+",
-        TaskState::Sleeping => "S",
-        TaskState::Blocked => "D",
-        TaskState::Dead => "X",
-    }
-}
-
 /// Writes the rows of what one event says.
 pub(super) struct Follow<'a, W: Write + Send> {
     pub(super) pending: &'a mut Pending,
@@ -157,7 +147,7 @@ impl<W: Write + Send> Follow<'_, W> {
         let (tid, pid) = (Cell::id(prev.tid), self.process(prev.tid, (threads, slot)));
         let priority = if self.knows.priorities { Cell::Int(prev.prio.into()) } else { Cell::Null };
         let (ts, dur) = (Cell::uint(from), Cell::uint(until.saturating_sub(from)));
-        self.out.row(ParquetTable::Sched, &[ts, dur, Cell::id(cpu), tid, pid, Cell::Text(letters(end)), priority]);
+        self.out.row(ParquetTable::Sched, &[ts, dur, Cell::id(cpu), tid, pid, Cell::Text(end.letters()), priority]);
         let state = StateRow::new((from, Some(until)), (tid, pid), "running");
         StateRow { cpu: Cell::id(cpu), ..state }.write(self.out);
     }
