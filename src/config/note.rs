@@ -146,12 +146,14 @@ pub enum Note {
         /// The names of those that are left out, the least valuable first.
         left_out: Vec<String>,
     },
-    /// Layers that tell communities by their processes and cgroups, for this host.
+    /// Layers that tell communities by their processes, cgroups or threads, for this host.
     ThisHost {
         /// Their names.
         layers: Vec<String>,
         /// Those that have process ids.
         of_processes: Vec<String>,
+        /// Those that have thread ids.
+        of_threads: Vec<String>,
     },
     /// A hint of threads of several communities. A scheduler matches it completely, so no layer has it.
     HintOfSeveral {
@@ -436,12 +438,14 @@ impl Note {
                 write!(f, "scx_layered takes {MAX_LAYERS} layers and {MAX_REGEXES} uses of CgroupRegex: ")?;
                 write!(f, "{} left out, the least valuable first: {}", left_out.len(), list(left_out, ", "))
             }
-            Self::ThisHost { layers, of_processes } => {
+            Self::ThisHost { layers, of_processes, of_threads } => {
                 write!(f, "names do not tell these apart, so they have layers for this host: {}", list(layers, ", "))?;
-                match of_processes.as_slice() {
-                    [] => Ok(()),
-                    ids => write!(f, "; those with process ids hold until the processes end: {}", list(ids, ", ")),
+                for (id, all, of) in [("process", "processes", of_processes), ("thread", "threads", of_threads)] {
+                    if !of.is_empty() {
+                        write!(f, "; those with {id} ids hold until the {all} end: {}", list(of, ", "))?;
+                    }
                 }
+                Ok(())
             }
             Self::HintOfSeveral { hint, communities, share } => write!(
                 f,

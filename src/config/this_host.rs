@@ -14,6 +14,7 @@ use crate::sample::{Comm, Task};
 #[derive(Debug, Clone)]
 pub(crate) struct HostThread {
     pub pid: u32,
+    pub tid: u32,
     pub comm: Comm,
     /// The name of its process, if it is known.
     pub process: Option<Comm>,
@@ -25,12 +26,14 @@ pub(crate) struct HostThread {
     pub samples: f64,
 }
 
-/// What tells threads of one name apart, what holds longest first: the process's name, the cgroup, and the process itself.
+/// What tells threads of one name apart, what holds longest first: the process's name, the cgroup, the process itself, and the thread
+/// itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum By {
     Process,
     Cgroup,
     Pid,
+    Tid,
 }
 
 /// The last component of a path, as the suffix of a cgroup's path in the scheduler.
@@ -46,6 +49,7 @@ impl By {
             Self::Process => thread.process?.as_bytes().to_vec(),
             Self::Cgroup => suffix(&thread.cgroup)?,
             Self::Pid => thread.pid.to_string().into_bytes(),
+            Self::Tid => thread.tid.to_string().into_bytes(),
         };
         let is_text = std::str::from_utf8(&key).is_ok_and(|key| !key.is_empty() && !key.contains('\0'));
         is_text.then_some(key)
@@ -57,6 +61,7 @@ impl By {
             Self::Process => thread.process.is_none_or(|name| name.as_bytes().starts_with(key)),
             Self::Cgroup => [b"/", thread.cgroup.as_slice(), b"/"].concat().ends_with(key),
             Self::Pid => thread.pid.to_string().as_bytes() == key,
+            Self::Tid => thread.tid.to_string().as_bytes() == key,
         }
     }
 
@@ -66,12 +71,14 @@ impl By {
             Self::Process => LayerMatch::PcommPrefix(text),
             Self::Cgroup => LayerMatch::CgroupSuffix(text),
             Self::Pid => LayerMatch::TGIDEquals(text.parse().ok()?),
+            // scx_layered compares it with the id of the thread (`MATCH_PID_EQUALS` in main.bpf.c).
+            Self::Tid => LayerMatch::PIDEquals(text.parse().ok()?),
         })
     }
 }
 
 /// Adds layers for communities that `layers` do not keep together and apart from others, before all others. They are for the host of
-/// `threads`, as a process id is of one process there.
+/// `threads`, as the ids of processes and threads are.
 pub(crate) fn add(layers: &mut Layers, threads: &[HostThread]) {
     let mut found = apart(layers, threads);
     // The most valuable first, as far as there is room.
@@ -79,13 +86,15 @@ pub(crate) fn add(layers: &mut Layers, threads: &[HostThread]) {
     let room = MAX_LAYERS.saturating_sub(layers.layers.len());
     let left_out: Vec<String> = found.iter().skip(room).map(|it| it.name.clone()).rev().collect();
     found.truncate(room);
-    let (mut names, mut of_processes) = (Vec::new(), Vec::new());
+    let (mut names, mut of_processes, mut of_threads) = (Vec::new(), Vec::new(), Vec::new());
     let mut own = Vec::new();
     for OwnLayer { name, matches, by, .. } in found {
         let taken: Vec<Layer> = own.iter().chain(&layers.layers).cloned().collect();
         let name = free_name(&name, &taken);
-        if by == By::Pid {
-            of_processes.push(name.clone());
+        match by {
+            By::Process | By::Cgroup => {}
+            By::Pid => of_processes.push(name.clone()),
+            By::Tid => of_threads.push(name.clone()),
         }
         names.push(name.clone());
         own.push(Layer { name, template: None, matches, kind: LayerKind::community() });
@@ -96,7 +105,7 @@ pub(crate) fn add(layers: &mut Layers, threads: &[HostThread]) {
         layers.notes.push(Note::TooManyLayers { left_out });
     }
     if !names.is_empty() {
-        layers.notes.push(Note::ThisHost { layers: names, of_processes });
+        layers.notes.push(Note::ThisHost { layers: names, of_processes, of_threads });
     }
 }
 
@@ -137,7 +146,9 @@ fn apart(layers: &Layers, threads: &[HostThread]) -> Vec<OwnLayer> {
     for (&community, of) in own.iter().filter(|(_, of)| of.len() > 1 && !is_kept(of)) {
         let of: Vec<&HostThread> = of.iter().filter_map(|&at| threads.get(at)).collect();
         let others = || threads.iter().filter(|it| it.is_known && it.community != Some(community));
-        let told = [By::Process, By::Cgroup, By::Pid].into_iter().find_map(|by| Some((by, blocks(by, &of, &others)?)));
+        let told = [By::Process, By::Cgroup, By::Pid, By::Tid]
+            .into_iter()
+            .find_map(|by| Some((by, blocks(by, &of, &others)?)));
         let Some((by, matches)) = told else { continue };
         let samples = of.iter().map(|it| it.samples).sum();
         found.push(OwnLayer { name: name(by, &of), matches, by, samples });
@@ -147,6 +158,8 @@ fn apart(layers: &Layers, threads: &[HostThread]) -> Vec<OwnLayer> {
 
 /// What its threads with most samples are called: `redis:worker`.
 fn name(by: By, of: &[&HostThread]) -> String {
+    // The id of one of its threads would not name the others.
+    let by = if by == By::Tid { By::Process } else { by };
     let mut samples: BTreeMap<(Vec<u8>, &[u8]), f64> = BTreeMap::new();
     for thread in of {
         let key = by.key(thread).unwrap_or_default();
@@ -198,7 +211,7 @@ mod tests {
     fn thread(pid: u32, comm: &str, process: &str, cgroup: &str, community: Option<u32>) -> HostThread {
         let process = (!process.is_empty()).then(|| Comm::from(process));
         let (comm, cgroup) = (Comm::from(comm), cgroup.as_bytes().to_vec());
-        HostThread { pid, comm, process, cgroup, community, is_known: true, samples: 1.0 }
+        HostThread { pid, tid: pid, comm, process, cgroup, community, is_known: true, samples: 1.0 }
     }
 
     /// The layers that are added to one of all threads, by name.
@@ -229,7 +242,7 @@ mod tests {
         };
         assert_eq!(sorted(layers), expected);
         assert!(
-            matches!(&notes[..], [Note::ThisHost { layers, of_processes }] if layers.len() == 2 && of_processes.is_empty())
+            matches!(&notes[..], [Note::ThisHost { layers, of_processes, .. }] if layers.len() == 2 && of_processes.is_empty())
         );
         // A process whose name is not known, or the beginning of another's.
         let (layers, _) = added(&[pair(10, "web", "/a/one", 0), pair(20, "webserver", "/a/two", 1)].concat());
@@ -245,7 +258,30 @@ mod tests {
     }
 
     #[test]
-    fn names_count_within_a_process_and_what_cannot_be_told_has_no_layer() {
+    fn threads_of_one_name_in_one_process_are_told_by_their_ids() {
+        let group = |first, size, community| {
+            (first..first + size).map(move |tid| HostThread { tid, ..thread(10, "app", "app", "/a", Some(community)) })
+        };
+        let (mut layers, notes) = added(&group(10, 2, 0).chain(group(20, 3, 1)).collect::<Vec<_>>());
+        layers.sort();
+        let ids = |ids: &[u32]| {
+            let ids: Vec<String> = ids.iter().map(|id| format!(r#"[{{"PIDEquals":{id}}}]"#)).collect();
+            format!("[{}]", ids.join(","))
+        };
+        let expected = [("app:app".to_owned(), ids(&[20, 21, 22])), ("app:app-2".to_owned(), ids(&[10, 11]))];
+        assert_eq!(layers, expected);
+        let said = notes.first().map(ToString::to_string).unwrap_or_default();
+        assert!(said.ends_with("; those with thread ids hold until the threads end: app:app, app:app-2"), "{said}");
+        // A layer has room for so many ids; a group with more has no layer.
+        let sizes = |sizes: [usize; 2]| {
+            let threads = (0..).zip(sizes).flat_map(|(at, size)| group(100 + 100 * at, size as u32, at));
+            added(&threads.collect::<Vec<_>>()).0.len()
+        };
+        assert_eq!((sizes([MAX_ORS, MAX_ORS]), sizes([MAX_ORS + 1, 2]), sizes([MAX_ORS + 1; 2])), (2, 1, 0));
+    }
+
+    #[test]
+    fn names_count_within_a_process() {
         // Two groups in each of two processes.
         let group = |pid, comm: &str, community| {
             [1, 2].map(|number| thread(pid, &format!("{comm}{number}"), "srv", "/a", Some(community)))
@@ -255,8 +291,6 @@ mod tests {
         let matches: BTreeSet<String> = layers.into_iter().map(|it| it.1).collect();
         let of = |pid: u32, comm: &str| format!(r#"[[{{"TGIDEquals":{pid}}},{{"CommPrefix":"{comm}"}}]]"#);
         assert_eq!(matches, BTreeSet::from([of(10, "cpu"), of(10, "io"), of(20, "cpu"), of(20, "io")]));
-        let same = [group(10, "io", 0), group(10, "io", 1)].concat();
-        assert_eq!(added(&same).0, []);
         // More than there are layers.
         let many: Vec<HostThread> = (0..20).flat_map(|number| group(100 + number, "io", number)).collect();
         let (layers, notes) = added(&many);

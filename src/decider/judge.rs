@@ -47,6 +47,7 @@ impl Decider {
         let processes = self.processes();
         let thread = |(facts, member): (&Facts, &Member)| HostThread {
             pid: facts.pid,
+            tid: facts.tid,
             comm: facts.last.1,
             process: processes.get(&facts.pid).copied(),
             cgroup: self.path_of(facts).to_vec(),

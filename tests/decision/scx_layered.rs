@@ -8,7 +8,9 @@ use std::process::Command;
 
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
-use scxprof::testing::config::{decide, layered, layers, DecisionOptions};
+use scxprof::testing::config::layered::Layer;
+use scxprof::testing::config::{decide, layered, layers, DecisionOptions, Verdict};
+use serde_json::{json, Value};
 
 use super::express::{comm, input, path, verdict, GROUPS};
 
@@ -43,25 +45,63 @@ fn printed(program: &Path, json: &str) -> Result<String, String> {
     Ok(text.split_once("specs=").expect("it prints its specs").1.to_owned())
 }
 
-#[test]
-fn it_reads_what_is_written() {
-    let Some(program) = program("it_reads_what_is_written") else { return };
+/// The layers of random decisions.
+fn written() -> impl Iterator<Item = Vec<Layer>> {
     let mut runner = TestRunner::deterministic();
     let threads = proptest::collection::vec((path(), comm(), verdict(), 1..200_u32), 1..40);
-    for number in 0..DECISIONS {
-        let made = threads.new_tree(&mut runner).unwrap().current();
+    (0..DECISIONS).map(move |number| {
+        let mut made = threads.new_tree(&mut runner).unwrap().current();
+        // Random names hardly ever tell communities apart; those of every other decision do.
+        for (_, comm, verdict, _) in made.iter_mut().filter(|_| number % 2 == 0) {
+            if let Verdict::Community(community) = verdict {
+                *community %= 4;
+                *comm = [["reader", "writer", "loader", "poller"][*community as usize].as_bytes(), b"-", comm].concat();
+            }
+        }
         let threads: Vec<_> = made
             .iter()
             .map(|(path, comm, verdict, samples)| (*path, &comm[..], *verdict, f64::from(*samples)))
             .collect();
         let (tally, members) = input(&threads);
-        let decision = decide(&GROUPS, &tally, &members, &DecisionOptions::new(0.05, 8)).unwrap();
-        let written = layers(&decision).layers;
+        let decision = decide(&GROUPS, &tally, &members, &DecisionOptions::new(0.05, 64)).unwrap();
+        layers(&decision).layers
+    })
+}
+
+#[test]
+fn it_reads_what_is_written() {
+    let Some(program) = program("it_reads_what_is_written") else { return };
+    for (number, written) in written().enumerate() {
         let json = layered::to_json(&written).unwrap();
         let read = printed(&program, &json).unwrap_or_else(|said| panic!("decision {number}: {said}\n{json}"));
         // What it prints has all options; what we know of them is what was written.
         assert_eq!(layered::parse(&read).unwrap(), written, "decision {number}");
     }
+}
+
+/// A layer can be left without CPUs where some layers grow by `StickyDynamic` and others do not, or where it must stay in some caches
+/// that others fill (sched-ext/scx#3233).
+#[test]
+fn all_layers_grow_alike_and_in_any_cache() {
+    let mut confined = 0;
+    for (number, written) in written().enumerate() {
+        let json: Vec<Value> = serde_json::from_str(&layered::to_json(&written).unwrap()).unwrap();
+        for (at, layer) in (1..).zip(&json) {
+            let (kind, options) = layer["kind"].as_object().unwrap().iter().next().unwrap();
+            assert_eq!(options["growth_algo"], "StickyDynamic", "decision {number}: {layer}");
+            let is_last = at == json.len();
+            // The last layer takes what no other does, and is sure of a CPU.
+            assert_eq!(is_last, layer["matches"] == json!([[]]), "decision {number}: {layer}");
+            assert_eq!(is_last, options.get("cpus_range").is_some(), "decision {number}: {layer}");
+            assert!(!is_last || kind == "Grouped", "decision {number}: {layer}");
+            confined += usize::from(kind == "Confined");
+            let written = ["util_range", "growth_algo", "cpus_range"];
+            let others: Vec<_> =
+                options.as_object().unwrap().keys().filter(|key| !written.contains(&&***key)).collect();
+            assert!(others.is_empty(), "decision {number}: {others:?}");
+        }
+    }
+    assert!(confined > DECISIONS, "{confined}");
 }
 
 /// Two layers: one with these matches and this kind, and the rest.

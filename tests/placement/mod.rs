@@ -50,6 +50,16 @@ fn a_trace_says_who_ran_and_whose_the_cpus_are() {
 }
 
 #[test]
+fn a_layer_without_cpus_has_none_whatever_its_mask() {
+    let cpus = |count: u32| {
+        let queue = format!("LAYER[2](b)-DSQ[18] nr_cpus={count} nr_queued=1 +2ms");
+        Trace::parse(&dump(20, &[&queue, "LAYER[2](b) CPUS=0000ffff"]), BEGIN).unwrap().dumps[0].assignment[&(2, 0)]
+            .len()
+    };
+    assert_eq!((cpus(0), cpus(16)), (0, 16));
+}
+
+#[test]
 fn a_trace_that_lost_events_is_refused() {
     let text = |kept| format!("# entries-in-buffer/entries-written: {kept}/12   #P:8\n");
     assert!(Trace::parse(&text(12), BEGIN).is_ok());

@@ -10,6 +10,8 @@ static void *spin(void *name)
 	volatile unsigned long rounds = 0;
 
 	prctl(PR_SET_NAME, name);
+	/* scx_layered looks at a new name when the thread wakes up. */
+	usleep(1000);
 	for (;;)
 		rounds++;
 	return NULL;

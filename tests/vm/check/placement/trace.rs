@@ -42,6 +42,8 @@ pub struct Dump {
     pub assignment: Assignment,
     /// The places of threads, in the scheduler's own numbers; only scx_mitosis says them, of runnable threads.
     pub threads: BTreeMap<i32, Place>,
+    /// Layers that have no CPUs.
+    without: BTreeSet<Place>,
 }
 
 impl Trace {
@@ -122,8 +124,14 @@ impl Dump {
         let index = |text: &str| text.split_once(']').and_then(|(index, _)| index.parse::<usize>().ok());
         if let Some(rest) = line.strip_prefix("LAYER[") {
             // LAYER[3](name) CPUS=00000000,0000000c
+            // Before it, for each last-level cache: LAYER[3](name)-DSQ[18] nr_cpus=2 nr_queued=0 +0ms
+            let place = (index(rest)?, 0);
             if let Some((_, words)) = rest.rsplit_once(") CPUS=") {
-                self.assignment.insert((index(rest)?, 0), cpus(words)?);
+                // A layer that never had CPUs still has the mask of all of them that it began with.
+                let has_none = self.without.contains(&place);
+                self.assignment.insert(place, if has_none { BTreeSet::new() } else { cpus(words)? });
+            } else if number_after(rest, " nr_cpus=") == Some(0) {
+                self.without.insert(place);
             }
         } else if let Some(rest) = line.strip_prefix("CPU[") {
             // CPU[3] cell=1 subcell=2 vtime=0 nr_queued=0
