@@ -135,7 +135,9 @@ fn places(llcs: &[(u32, u32)]) -> Result<CpuPlaces, Failure> {
 
 /// The subcells that `--by subcell` means.
 fn subcells(args: &AnalyzeArgs) -> Result<Option<Subcells>, Failure> {
-    match (input::given_configuration("--config", args.config.as_deref())?, args.by) {
+    let placement = input::given_configuration("--config", args.config.as_deref())?;
+    input::say_unhinted("--config", placement.as_ref());
+    match (placement, args.by) {
         (Some(placement), Group::Subcell) => {
             Ok(Some(Subcells(Arc::new(move |comm: &[u8]| placement.name_of(&Task::new(b"", comm))))))
         }

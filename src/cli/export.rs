@@ -100,10 +100,15 @@ fn perfetto(args: &ExportArgs, path: &Path, stdout: Stdout) -> Result<(), Failur
     let placement = given.or(decided);
     let mut profile = profile.rewind().map_err(|error| Failure::NoResult(error.into()))?;
     let place_of = |task: &Task<'_>| placement.as_ref()?.place(task);
+    let by_hint = profile.hints.is_some() && placement.as_ref().is_some_and(Placement::uses_hints);
+    if !by_hint {
+        input::say_unhinted("--config", placement.as_ref());
+    }
     let places = profile.places();
     let meta = profile.meta.as_ref();
     let options = TraceOptions {
         place_of: &place_of,
+        by_hint,
         communities,
         places,
         kernel: meta.map(|meta| meta.host.kernel.clone()).unwrap_or_default(),

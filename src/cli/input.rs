@@ -296,14 +296,16 @@ pub(super) fn with_living_tasks(placement: Placement, roots: &Roots) -> Placemen
     placement.with_tasks(Arc::new(tasks))
 }
 
-/// The same of an option that need not be given, for a command that knows threads by their names and cgroups.
+/// The same of an option that need not be given.
 pub(super) fn given_configuration(option: &str, path: Option<&Path>) -> Result<Option<Placement>, Failure> {
-    let placement = path.map(|path| configuration(option, path)).transpose()?;
-    // Layers for hints that are not known are counted as such.
-    if placement.as_ref().is_some_and(|it| it.cells().is_some() && it.uses_hints()) {
-        say!("note: {option}: threads are counted as if they had no hint, and the configuration asks for hints; `score` knows them");
+    path.map(|path| configuration(option, path)).transpose()
+}
+
+/// Says that cells ask for hints that are not known. A layer that may take a thread by its hint is named beside the others.
+pub(super) fn say_unhinted(option: &str, placement: Option<&Placement>) {
+    if placement.is_some_and(|it| it.cells().is_some() && it.uses_hints()) {
+        say!("note: {option}: the configuration asks for task hints, and none are known here: threads count as if they had none");
     }
-    Ok(placement)
 }
 
 /// The end of a command that a signal ended before there was a result.

@@ -79,6 +79,7 @@ pub(super) fn run(args: &DiffArgs, stdout: Stdout) -> Result<(), Failure> {
             "--by subcell and --config belong together: the configuration has the subcells"
         )));
     }
+    input::say_unhinted("--config", placement.as_ref());
     let subcells =
         placement.map(|placement| Subcells(Arc::new(move |comm: &[u8]| placement.name_of(&Task::new(b"", comm)))));
     let by = match args.by {

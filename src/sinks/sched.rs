@@ -56,6 +56,20 @@ impl SchedSink {
         self.tracker.unobserved_before(time);
     }
 
+    /// The same, and follows the task hints of threads, for lines by cell and groups: what a thread does counts for the hint that it
+    /// has then.
+    #[must_use]
+    pub fn with_hints(mut self) -> Self {
+        self.tracker.follow_hints();
+        self
+    }
+
+    /// True if hints were followed, and a thread had one.
+    #[must_use]
+    pub fn has_hints(&self) -> bool {
+        self.tracker.threads().have_hints()
+    }
+
     /// The same, and who wakes whom, which takes time at each wakeup.
     #[must_use]
     pub fn with_wakers(mut self) -> Self {
@@ -73,10 +87,7 @@ impl SchedSink {
     /// without [`SchedSink::with_wakers`].
     #[must_use]
     pub fn within(&self, group_of: &dyn Fn(&Task<'_>) -> Option<String>) -> Option<Within> {
-        Some(wakers::within(self.wakers.as_ref()?, self.tracker.threads(), &|class| {
-            // As for lines by cell, an unknown cgroup has no path.
-            group_of(&self.task(class))
-        }))
+        Some(wakers::within(self.wakers.as_ref()?, self.tracker.threads(), &|class| group_of(&self.task(class))))
     }
 
     /// The wakeups by threads of one group of threads of another one, by the names of both: the waker's first. Groups are as for
@@ -97,9 +108,7 @@ impl SchedSink {
 
     /// A thread of a class.
     fn task<'a>(&'a self, class: &'a Class) -> Task<'a> {
-        let path = self.labels.cgroups.get(&class.cgroup).map_or(&b""[..], |path| path);
-        let process = self.labels.processes.get(&class.pid).map(Comm::as_bytes);
-        Task::new(path, class.comm.as_bytes()).ids(class.pid, 0).process(process)
+        self.labels.task(class, self.tracker.threads().have_hints())
     }
 
     /// The wakeups between threads: thread id of the waker, and of the woken thread. Who knows which threads share memory can tell

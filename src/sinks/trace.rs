@@ -10,7 +10,7 @@ use super::sink::Sink;
 use crate::resolve::Cgroups;
 use crate::sample::places::CpuPlaces;
 use crate::sample::sched::{SchedEvent, SchedTask, SchedWhat};
-use crate::sample::{Access, Comm, Sample, Task};
+use crate::sample::{Access, Comm, Sample, Task, TaskHint};
 use scxprof_trace::write::{Arg, Category, Recorded, Track, Writer};
 
 /// The counters of a subcell are sums over so many ns.
@@ -30,6 +30,8 @@ pub type PlaceOf<'a> = &'a dyn Fn(&Task<'_>) -> Option<(String, Option<String>)>
 pub struct TraceOptions<'a> {
     /// The cells: each is a track, with one for each subcell below it.
     pub place_of: PlaceOf<'a>,
+    /// The cells depend on the hints of threads, which were followed.
+    pub by_hint: bool,
     /// The communities of threads, by thread id.
     pub communities: FxHashMap<u32, u32>,
     /// The places of CPUs, for run queues of last-level caches.
@@ -87,7 +89,7 @@ struct ThreadTrack {
 #[derive(Debug)]
 struct HintTrack {
     track: Track,
-    is_open: bool,
+    hint: Option<u64>,
 }
 
 /// Writes a trace. It is complete after [`TraceSink::finish`].
@@ -97,9 +99,9 @@ pub struct TraceSink<'a, W> {
     cells: FxHashMap<String, Track>,
     names: FxHashMap<(String, String), usize>,
     groups: Vec<Group>,
-    /// By cgroup and name.
-    group_of: FxHashMap<(u64, Comm), usize>,
-    threads: FxHashMap<(u32, Comm), ThreadTrack>,
+    /// By cgroup, name and hint.
+    group_of: FxHashMap<(u64, Comm, TaskHint), usize>,
+    threads: FxHashMap<(u32, Comm, TaskHint), ThreadTrack>,
     hints: FxHashMap<u32, HintTrack>,
     cgroup_of: FxHashMap<u32, u64>,
     queues: FxHashMap<u32, Depth>,
@@ -160,7 +162,7 @@ impl<'a, W: Write> TraceSink<'a, W> {
         if let Some(error) = self.failed {
             return Err(error);
         }
-        for hint in self.hints.values().filter(|hint| hint.is_open) {
+        for hint in self.hints.values().filter(|it| it.hint.is_some()) {
             self.writer.end(self.last, hint.track)?;
         }
         for group in &mut self.groups {
@@ -176,13 +178,22 @@ impl<'a, W: Write> TraceSink<'a, W> {
         Ok((self.writer.finish(&self.processes)?, self.counts))
     }
 
-    /// The subcell of a cgroup's threads of a name.
-    fn group(&mut self, cgroup: u64, comm: Comm, cgroups: &mut Cgroups) -> io::Result<usize> {
-        if let Some(&group) = self.group_of.get(&(cgroup, comm)) {
+    /// What cells know of a thread with this hint.
+    fn task_hint(&self, hint: Option<u64>) -> TaskHint {
+        match hint {
+            _ if !self.options.by_hint => TaskHint::Unknown,
+            Some(hint) => TaskHint::Is(hint),
+            None => TaskHint::None,
+        }
+    }
+
+    /// The subcell of a cgroup's threads of a name and a hint.
+    fn group(&mut self, cgroup: u64, comm: Comm, hint: TaskHint, cgroups: &mut Cgroups) -> io::Result<usize> {
+        if let Some(&group) = self.group_of.get(&(cgroup, comm, hint)) {
             return Ok(group);
         }
         let path = cgroups.path(cgroup).map(|path| path.to_vec()).unwrap_or_default();
-        let place = (self.options.place_of)(&Task::new(&path, comm.as_bytes()));
+        let place = (self.options.place_of)(&Task { hint, ..Task::new(&path, comm.as_bytes()) });
         let (cell, subcell) = place.unwrap_or_else(|| ("(no cell)".to_owned(), None));
         let subcell = subcell.unwrap_or_else(|| "all threads".to_owned());
         let names = (cell, subcell);
@@ -191,7 +202,7 @@ impl<'a, W: Write> TraceSink<'a, W> {
             None => self.add_group(names)?,
         };
         if self.group_of.len() < MAX_FOLLOWED {
-            self.group_of.insert((cgroup, comm), group);
+            self.group_of.insert((cgroup, comm, hint), group);
         }
         Ok(group)
     }
@@ -211,12 +222,13 @@ impl<'a, W: Write> TraceSink<'a, W> {
         Ok(self.groups.len() - 1)
     }
 
-    /// The track of a thread.
-    fn thread(&mut self, tid: u32, comm: Comm, cgroup: u64, cgroups: &mut Cgroups) -> io::Result<(Track, usize)> {
-        if let Some(thread) = self.threads.get(&(tid, comm)) {
+    /// The track of the thread of a sample; it has one for each name, and for each hint where cells depend on it.
+    fn thread(&mut self, sample: &Sample, cgroups: &mut Cgroups) -> io::Result<(Track, usize)> {
+        let (tid, comm, hint) = (sample.raw.tid, sample.comm.unwrap_or_default(), self.task_hint(sample.hint));
+        if let Some(thread) = self.threads.get(&(tid, comm, hint)) {
             return Ok((thread.track, thread.group));
         }
-        let group = self.group(cgroup, comm, cgroups)?;
+        let group = self.group(sample.raw.cgroup, comm, hint, cgroups)?;
         let Some(parent) = self.groups.get(group).map(|group| group.track) else {
             return Err(io::Error::other("a subcell without a track"));
         };
@@ -225,15 +237,14 @@ impl<'a, W: Write> TraceSink<'a, W> {
             return Ok((parent, group));
         }
         let track = self.writer.track(&format!("{comm} {tid}"), Some(parent), false)?;
-        self.threads.insert((tid, comm), ThreadTrack { track, group });
+        self.threads.insert((tid, comm, hint), ThreadTrack { track, group });
         Ok((track, group))
     }
 
     fn access(&mut self, sample: &Sample, cgroups: &mut Cgroups) -> io::Result<()> {
         self.last = self.last.max(sample.raw.time);
         self.counts.accesses += 1;
-        let comm = sample.comm.unwrap_or_default();
-        let (track, group) = self.thread(sample.raw.tid, comm, sample.raw.cgroup, cgroups)?;
+        let (track, group) = self.thread(sample, cgroups)?;
         self.writer.thread(sample.raw.tid, sample.raw.pid, sample.comm);
         let name = match sample.raw.access {
             Access::Load => "load",
@@ -274,13 +285,14 @@ impl<'a, W: Write> TraceSink<'a, W> {
         self.follow(event)?;
         if let SchedWhat::Migrate { task, .. } = &event.what {
             let cgroup = self.cgroup_of.get(&task.tid).copied().unwrap_or(0);
-            let group = self.group(cgroup, task.comm, cgroups)?;
+            let hint = self.task_hint(self.hints.get(&task.tid).and_then(|it| it.hint));
+            let group = self.group(cgroup, task.comm, hint, cgroups)?;
             if let Some(group) = self.groups.get_mut(group) {
                 group.migrations.add(event.time, 1.0, &mut self.writer)?;
             }
         }
         let threads = &self.threads;
-        let own = |tid: u32| threads.iter().find(|((of, _), _)| *of == tid).map(|(_, thread)| thread.track);
+        let own = |tid: u32| threads.iter().find(|((of, ..), _)| *of == tid).map(|(_, thread)| thread.track);
         if self.dsqs.take(event, &mut self.writer, own)? {
             return Ok(());
         }
@@ -292,12 +304,12 @@ impl<'a, W: Write> TraceSink<'a, W> {
             Some(known) => known.track,
             None if hint.is_none() || self.hints.len() >= MAX_THREADS => return Ok(()),
             None => {
-                let own = self.threads.iter().find(|((of, _), _)| *of == tid).map(|(_, thread)| thread.track);
+                let own = self.threads.iter().find(|((of, ..), _)| *of == tid).map(|(_, thread)| thread.track);
                 self.writer.track(&format!("hint of {tid}"), own, false)?
             }
         };
-        let known = self.hints.entry(tid).or_insert(HintTrack { track, is_open: false });
-        if std::mem::replace(&mut known.is_open, hint.is_some()) {
+        let known = self.hints.entry(tid).or_insert(HintTrack { track, hint: None });
+        if std::mem::replace(&mut known.hint, hint).is_some() {
             self.writer.end(time, track)?;
         }
         match hint {

@@ -17,6 +17,7 @@ fn dispatch_queues_are_tracks() {
     const MS: u64 = 1_000_000;
     let options = TraceOptions {
         place_of: &|_| None,
+        by_hint: false,
         communities: FxHashMap::default(),
         places: CpuPlaces::default(),
         kernel: String::new(),
@@ -91,6 +92,7 @@ fn hints_are_slices_and_waiting_threads_are_counted() {
     const MS: u64 = 1_000_000;
     let options = TraceOptions {
         place_of: &|_| None,
+        by_hint: false,
         communities: FxHashMap::default(),
         places: CpuPlaces::default(),
         kernel: String::new(),

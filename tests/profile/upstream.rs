@@ -235,7 +235,7 @@ fn configurations_with_hints_are_read() {
     expect(
         &run_in(dir.path(), "sched --by cell --config hints.json -f perf.mem.jsonl"),
         1,
-        "threads are counted as if they had no hint",
+        "none are known here: threads count as if they had none",
     );
     write("wrong.json", cell("matches", r#"{"Cgroup":"x"}"#, &[("alpha", alpha)]));
     let output = run_in(dir.path(), "score -f perf.mem.jsonl --config wrong.json");
@@ -304,6 +304,49 @@ fn sched_text() -> String {
 }
 
 const SCHED_HINTS: &str = "{\"pid\":101,\"tgid\":100,\"hints\":7,\"timestamp\":1005000000}\n";
+
+/// The hint of the thread, which it gets in the middle, decides which subcell and which layer it is in.
+#[test]
+fn scheduling_counts_for_the_hint_of_its_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let sched = sched_text();
+    let files = [("perf.sched.script", sched.as_bytes()), ("hints.jsonl", SCHED_HINTS.as_bytes())];
+    archive(&dir.path().join("hinted.tar.gz"), "hinted", &files);
+    archive(&dir.path().join("unhinted.tar.gz"), "unhinted", &files[..1]);
+    let cells = r#"[{"name": "all", "match": {"All": null}, "subcells": [
+        {"name": "seven", "matches": [[{"CommPrefix": "web"}, {"Hint": 7}]]}, {"name": "zero", "matches": [[{"CommPrefix": "web"}]]}]}]"#;
+    let kind = r#"{"Grouped": {"util_range": [0.1, 0.9]}}"#;
+    let layers = format!(
+        r#"[{{"name": "seven", "matches": [[{{"HintEquals": 7}}]], "kind": {kind}}}, {{"name": "rest", "matches": [[]], "kind": {kind}}}]"#
+    );
+    fs::write(dir.path().join("cells.json"), cells).unwrap();
+    fs::write(dir.path().join("layers.json"), layers).unwrap();
+    let lines = |profile: &str, config: &str, note: &str| -> Vec<(String, u64, u64)> {
+        let output = run_in(dir.path(), &format!("sched --by cell --json --config {config}.json -f {profile}.tar.gz"));
+        expect(&output, 0, note);
+        let is_noted = String::from_utf8_lossy(&output.stderr).contains("none are known here");
+        assert_eq!(is_noted, !note.is_empty(), "{output:?}");
+        let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let line = |it: &serde_json::Value| {
+            let number = |of: &serde_json::Value| of.as_u64().unwrap();
+            (it["name"].as_str().unwrap().to_owned(), number(&it["run"]["total_ns"]), number(&it["switches"]))
+        };
+        let mut lines: Vec<_> = found["lines"].as_array().unwrap().iter().map(line).collect();
+        lines.sort();
+        lines
+    };
+    // Five slices of 200 us before the hint, and five after it.
+    let parts = |names: [&str; 2], all: &[(String, u64, u64)]| {
+        assert_eq!(all.len(), 2, "{all:?}");
+        assert_eq!([all[0].0.as_str(), all[1].0.as_str()], names, "{all:?}");
+        assert_eq!((all[0].1, all[1].1, all[0].2, all[1].2), (1_000_000, 1_000_000, 5, 5), "{all:?}");
+    };
+    parts(["all/seven", "all/zero"], &lines("hinted", "cells", ""));
+    parts(["rest", "seven"], &lines("hinted", "layers", ""));
+    let of = |lines: Vec<(String, u64, u64)>| lines.into_iter().map(|it| it.0).collect::<Vec<_>>();
+    assert_eq!(of(lines("unhinted", "cells", "note: --config: the configuration asks for task hints")), ["all/zero"]);
+    assert_eq!(of(lines("unhinted", "layers", "")), ["seven or rest"]);
+}
 
 #[test]
 fn scheduling_events_lie_beside_memory() {

@@ -1,6 +1,6 @@
 //! What happened, in the words of statistics.
 
-use super::threads::{Slot, Threads, Why};
+use super::threads::{Home, Slot, Threads, Why};
 use scxprof_base::sample::sched::TaskState;
 
 /// What happened, as far as the events tell. Times are CLOCK_MONOTONIC, ns.
@@ -89,12 +89,12 @@ pub enum Fact {
         /// The CPU that it moved to.
         to: u32,
     },
-    /// A thread was seen in another cgroup; the thread still has the one before.
+    /// A thread was seen in another cgroup, or with another hint; the thread still has the one before.
     Left {
         /// The thread.
         thread: Slot,
-        /// The cgroup that it is in now.
-        to: u64,
+        /// The cgroup and the hint that it has now.
+        to: Home,
     },
     /// A thread was charged with so many ns of CPU time.
     Charged {

@@ -23,7 +23,7 @@ pub use dsqs::Dsqs;
 pub use durations::{Durations, Sums};
 pub use facts::{Fact, Facts, QueuedBy};
 pub use stats::{Class, CpuRow, Migrations, Row, Stats};
-pub use threads::{Slot, Thread, Threads, Why};
+pub use threads::{Home, Slot, Thread, Threads, Why};
 pub use tracker::MAX_CPUS;
 pub use tracker::{Gaps, Tracker, Unwoken};
 pub use wakers::Wakers;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
-use super::{CpuRow, Durations, Migrations, Row, Stats, Sums, Threads};
+use super::{Class, CpuRow, Durations, Migrations, Row, Stats, Sums, Threads};
 use scxprof_base::sample::{printable, Comm, Task};
 
 /// Percent of a line's events whose loss is worth a mark.
@@ -246,6 +246,19 @@ impl Labels {
     pub(super) fn cgroup(&self, id: u64) -> Option<String> {
         self.cgroups.get(&id).map(|path| printable(path))
     }
+
+    /// A thread of a class, whose hint is known if hints were followed. An unknown cgroup has no path.
+    #[must_use]
+    pub fn task<'a>(&'a self, class: &'a Class, has_hints: bool) -> Task<'a> {
+        let path = self.cgroups.get(&class.cgroup).map_or(&b""[..], |path| path);
+        let process = self.processes.get(&class.pid).map(Comm::as_bytes);
+        let task = Task::new(path, class.comm.as_bytes()).ids(class.pid, 0).process(process);
+        if has_hints {
+            task.hinted(class.hint)
+        } else {
+            task
+        }
+    }
 }
 
 /// Gives the cell of a thread.
@@ -282,39 +295,39 @@ pub fn lines(
 #[must_use]
 pub fn totals(stats: &Stats, threads: &Threads, labels: &Labels) -> (Line, Line) {
     let (mut all, mut own) = (Row::default(), Row::default());
-    each_row(stats, threads, false, |(_, pid, ..), row| {
-        (if labels.own_pid == Some(pid) { &mut own } else { &mut all }).merge(row);
+    each_row(stats, threads, false, |(_, class), row| {
+        (if labels.own_pid == Some(class.pid) { &mut own } else { &mut all }).merge(row);
     });
     (Line::new("all threads".to_owned(), &all), Line::new("scxprof".to_owned(), &own))
 }
 
-/// Thread id (0 for threads that have ended), process id, cgroup, name.
-type Who = (u32, u32, u64, Comm);
+/// Thread id (0 for threads that have ended), and what threads have in common.
+type Who = (u32, Class);
 
-/// Each row; of a thread that was in several cgroups one for each of them, if they are asked for.
-fn each_row(stats: &Stats, threads: &Threads, by_cgroup: bool, mut each: impl FnMut(Who, &Row)) {
+/// Each row; of a thread that was in several cgroups, or had several hints, one for each of them, if they are asked for.
+fn each_row(stats: &Stats, threads: &Threads, by_home: bool, mut each: impl FnMut(Who, &Row)) {
     let mut one;
     for (slot, thread) in threads.iter() {
         let Some(row) = stats.thread(slot) else { continue };
         one = row.clone();
         one.threads = 1;
-        for (cgroup, part) in stats.left(slot) {
-            if by_cgroup {
-                each((thread.tid, thread.pid, cgroup, thread.comm), part);
+        for (home, part) in stats.left(slot) {
+            if by_home {
+                each((thread.tid, Class::from(thread).at(home)), part);
             } else {
                 one.merge(part);
             }
         }
-        each((thread.tid, thread.pid, thread.cgroup, thread.comm), &one);
+        each((thread.tid, Class::from(thread)), &one);
     }
     for (class, row) in stats.ended() {
-        each((0, class.pid, class.cgroup, class.comm), row);
+        each((0, *class), row);
     }
 }
 
 fn of_threads(stats: &Stats, threads: &Threads, labels: &Labels) -> Vec<Line> {
     let mut lines = Vec::new();
-    each_row(stats, threads, false, |(tid, pid, cgroup, comm), row| {
+    each_row(stats, threads, false, |(tid, Class { pid, cgroup, comm, .. }), row| {
         if labels.own_pid == Some(pid) {
             return;
         }
@@ -333,8 +346,9 @@ fn of_threads(stats: &Stats, threads: &Threads, labels: &Labels) -> Vec<Line> {
 
 fn grouped(stats: &Stats, threads: &Threads, by: By, labels: &Labels, cell_of: CellOf<'_>) -> Vec<Line> {
     let mut groups: BTreeMap<(u32, String), (Row, Option<String>)> = BTreeMap::new();
-    let by_cgroup = matches!(by, By::Cgroup | By::Cell);
-    each_row(stats, threads, by_cgroup, |(tid, pid, cgroup, comm), row| {
+    let by_home = matches!(by, By::Cgroup | By::Cell);
+    each_row(stats, threads, by_home, |(tid, class), row| {
+        let Class { pid, cgroup, comm, .. } = class;
         if labels.own_pid == Some(pid) {
             return;
         }
@@ -343,9 +357,8 @@ fn grouped(stats: &Stats, threads: &Threads, by: By, labels: &Labels, cell_of: C
             By::Process if pid > 0 => (pid, String::new()),
             By::Process => (0, comm.to_string()),
             By::Cell => {
-                let path = labels.cgroups.get(&cgroup).map_or(&b""[..], |path| path);
-                let process = labels.processes.get(&pid).map(Comm::as_bytes);
-                (0, cell_of(&Task::new(path, comm.as_bytes()).ids(pid, tid).process(process)))
+                let task = labels.task(&class, threads.have_hints());
+                (0, cell_of(&task.ids(pid, tid)))
             }
             _ => (0, path()),
         };
@@ -356,7 +369,7 @@ fn grouped(stats: &Stats, threads: &Threads, by: By, labels: &Labels, cell_of: C
     });
     let line = |((pid, key), (row, name)): ((u32, String), (Row, Option<String>))| {
         let name = if pid > 0 { name.unwrap_or_default() } else { key };
-        let threads = row.threads + if by_cgroup { row.parts } else { 0 };
+        let threads = row.threads + if by_home { row.parts } else { 0 };
         Line { pid: (pid > 0).then_some(pid), threads, ..Line::new(name, &row) }
     };
     groups.into_iter().map(line).collect()

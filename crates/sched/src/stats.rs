@@ -3,14 +3,14 @@
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
-use super::{Durations, Fact, Facts, Slot, Sums, Thread, Threads, Why};
+use super::{Durations, Fact, Facts, Home, Slot, Sums, Thread, Threads, Why};
 use scxprof_base::sample::places::{CpuPlaces, Distance};
 use scxprof_base::sample::sched::TaskState;
 use scxprof_base::sample::Comm;
 
-/// Rows of ended threads by process, cgroup and name, of up to 10 KiB each; later ones lose their process, then all.
+/// Rows of ended threads by process, cgroup, hint and name, of up to 10 KiB each; later ones lose their process, then all.
 const MAX_ENDED: usize = 4096;
-/// Rows of cgroups that threads have left, of up to 10 KiB each; later ones are added to those of ended threads.
+/// Rows of cgroups and hints that threads have left, of up to 10 KiB each; later ones are added to those of ended threads.
 const MAX_LEFT: usize = 4096;
 
 /// Migrations by the distance of the two CPUs.
@@ -166,19 +166,28 @@ impl CpuRow {
 }
 
 /// What threads have in common that ended: their statistics are kept together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Class {
     /// Process id; 0 for any.
     pub pid: u32,
     /// Id of the cgroup; 0 if unknown or any.
     pub cgroup: u64,
+    /// The task hint; `None` if they have none, or hints are not followed.
+    pub hint: Option<u64>,
     /// The threads' name.
     pub comm: Comm,
 }
 
+impl Class {
+    /// The same threads elsewhere.
+    pub(super) fn at(self, Home { cgroup, hint }: Home) -> Self {
+        Self { cgroup, hint, ..self }
+    }
+}
+
 impl From<&Thread> for Class {
-    fn from(&Thread { pid, cgroup, comm, .. }: &Thread) -> Self {
-        Self { pid, cgroup, comm }
+    fn from(&Thread { pid, cgroup, hint, comm, .. }: &Thread) -> Self {
+        Self { pid, cgroup, hint, comm }
     }
 }
 
@@ -187,8 +196,8 @@ impl From<&Thread> for Class {
 pub struct Stats {
     places: CpuPlaces,
     rows: Vec<Row>,
-    /// What threads did in the cgroups that they have left, by cgroup.
-    left: FxHashMap<Slot, Vec<(u64, Row)>>,
+    /// What threads did in the cgroups that they have left, and with the hints that they had.
+    left: FxHashMap<Slot, Vec<(Home, Row)>>,
     left_rows: usize,
     ended: FxHashMap<Class, Row>,
     cpus: Vec<CpuRow>,
@@ -208,20 +217,20 @@ impl Stats {
         threads.iter().filter_map(|(slot, thread)| Some((thread, self.rows.get(slot as usize)?)))
     }
 
-    /// The row of a thread that lives, since it is in its cgroup.
+    /// The row of a thread that lives, since it is in its cgroup and has its hint.
     #[must_use]
     pub fn thread(&self, slot: Slot) -> Option<&Row> {
         self.rows.get(slot as usize)
     }
 
-    /// What a thread did in each cgroup that it has left.
-    pub fn left(&self, slot: Slot) -> impl Iterator<Item = (u64, &Row)> {
-        self.left.get(&slot).into_iter().flatten().map(|(cgroup, row)| (*cgroup, row))
+    /// What a thread did in each cgroup that it has left, and with each hint that it had.
+    pub fn left(&self, slot: Slot) -> impl Iterator<Item = (Home, &Row)> {
+        self.left.get(&slot).into_iter().flatten().map(|(home, row)| (*home, row))
     }
 
     /// The cgroups of rows, some of them several times.
     pub fn cgroups<'a>(&'a self, threads: &'a Threads) -> impl Iterator<Item = u64> + 'a {
-        let left = self.left.values().flatten().map(|(cgroup, _)| *cgroup);
+        let left = self.left.values().flatten().map(|(home, _)| home.cgroup);
         let ended = self.ended.keys().map(|class| class.cgroup);
         threads.iter().map(|(_, thread)| thread.cgroup).chain(left).chain(ended)
     }
@@ -287,19 +296,19 @@ impl Stats {
         (row.threads, row.ended) = (1, 1);
         self.folded += 1;
         self.add_class(Class::from(thread), &row);
-        for (cgroup, row) in self.left.remove(&slot).unwrap_or_default() {
+        for (home, row) in self.left.remove(&slot).unwrap_or_default() {
             self.left_rows -= 1;
-            self.add_class(Class { cgroup, ..Class::from(thread) }, &row);
+            self.add_class(Class::from(thread).at(home), &row);
         }
     }
 
-    /// The thread goes on in another cgroup, where it may have been before.
-    fn leave(&mut self, threads: &Threads, slot: Slot, to: u64) {
+    /// The thread goes on in another cgroup or with another hint, where it may have been before.
+    fn leave(&mut self, threads: &Threads, slot: Slot, to: Home) {
         let Some(thread) = threads.get(slot) else { return };
         let mut row = std::mem::take(self.row(slot));
         row.parts = 1;
         let left = self.left.entry(slot).or_default();
-        if let Some(at) = left.iter().position(|(cgroup, _)| *cgroup == to) {
+        if let Some(at) = left.iter().position(|(home, _)| *home == to) {
             let (_, mut back) = left.swap_remove(at);
             back.parts = 0;
             self.left_rows -= 1;
@@ -307,7 +316,7 @@ impl Stats {
         }
         if self.left_rows < MAX_LEFT {
             self.left_rows += 1;
-            self.left.entry(slot).or_default().push((thread.cgroup, row));
+            self.left.entry(slot).or_default().push((thread.home(), row));
         } else {
             self.add_class(Class::from(thread), &row);
         }
@@ -318,7 +327,7 @@ impl Stats {
             self.drop_pids();
             class.pid = 0;
             if self.ended.len() >= MAX_ENDED && !self.ended.contains_key(&class) {
-                class = Class { pid: 0, cgroup: 0, comm: Comm::default() };
+                class = Class::default();
             }
         }
         self.ended.entry(class).or_default().merge(row);

@@ -22,6 +22,8 @@ pub struct Thread {
     pub comm: Comm,
     /// Id of its cgroup, as of its last event; 0 if unknown.
     pub cgroup: u64,
+    /// Its task hint; `None` if it has none, or hints are not followed.
+    pub hint: Option<u64>,
     /// An event has named it, rather than only come from it.
     pub(super) is_named: bool,
     pub(super) state: ThreadState,
@@ -39,7 +41,22 @@ pub(super) struct Dsq {
     pub is_granted: bool,
 }
 
+/// What a thread may change while it lives, and a scheduler's configuration may match beside its name.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Home {
+    /// Id of the cgroup; 0 if unknown.
+    pub cgroup: u64,
+    /// The task hint; `None` if it has none, or hints are not followed.
+    pub hint: Option<u64>,
+}
+
 impl Thread {
+    /// Its cgroup and its hint.
+    #[must_use]
+    pub fn home(&self) -> Home {
+        Home { cgroup: self.cgroup, hint: self.hint }
+    }
+
     /// Since when it sleeps, and whether it does so uninterruptibly (D); `None` if it does not sleep.
     #[must_use]
     pub fn sleeps(&self) -> Option<(u64, bool)> {
@@ -93,6 +110,9 @@ pub struct Threads {
     pub(super) slots: Vec<Thread>,
     pub(super) free: Vec<Slot>,
     pub(super) by_tid: FxHashMap<u32, Slot>,
+    /// The hints of threads, by their id: one may come before the first event of its thread. `None` while they are not followed.
+    pub(super) hints: Option<FxHashMap<u32, u64>>,
+    pub(super) had_hint: bool,
 }
 
 impl Threads {
@@ -113,6 +133,12 @@ impl Threads {
         self.by_tid.values().filter_map(|&slot| Some((slot, self.get(slot)?)))
     }
 
+    /// True if hints are followed, and a thread had one.
+    #[must_use]
+    pub fn have_hints(&self) -> bool {
+        self.had_hint
+    }
+
     /// Their number.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -131,6 +157,7 @@ impl Threads {
         self.slots.capacity() * size_of::<Thread>()
             + self.free.capacity() * size_of::<Slot>()
             + self.by_tid.capacity() * (size_of::<(u32, Slot)>() + 1)
+            + self.hints.as_ref().map_or(0, |hints| hints.capacity() * (size_of::<(u32, u64)>() + 1))
     }
 
     pub(super) fn get_mut(&mut self, slot: Slot) -> Option<&mut Thread> {
@@ -146,7 +173,8 @@ impl Threads {
             return Some(slot);
         }
         let (comm, state) = (Comm::default(), ThreadState::Unknown);
-        let thread = Thread { tid, pid: 0, comm, cgroup: 0, is_named: false, state, dsq: None };
+        let hint = self.hints.as_ref().and_then(|hints| hints.get(&tid).copied());
+        let thread = Thread { tid, pid: 0, comm, cgroup: 0, hint, is_named: false, state, dsq: None };
         let slot = if let Some(slot) = self.free.pop() {
             *self.get_mut(slot)? = thread;
             slot

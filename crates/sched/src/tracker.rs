@@ -1,12 +1,14 @@
 //! The state of every thread and CPU, followed through the events.
 
 use super::facts::{Fact, Facts, QueuedBy};
-use super::threads::{Dsq, Slot, Thread, ThreadState, Threads, Why};
+use super::threads::{Dsq, Home, Slot, Thread, ThreadState, Threads, Why};
 use scxprof_base::sample::sched::{SchedEvent, SchedTask, SchedWhat, TaskState, WakenBy};
 use scxprof_base::sample::Comm;
 
 /// CPU numbers at and above this are not followed.
 pub const MAX_CPUS: u32 = 1 << 16;
+/// Hints of threads at a time, also of threads that have not been seen.
+const MAX_HINTS: usize = 1 << 18;
 
 /// An interrupt that is being handled.
 #[derive(Debug, Clone, Copy)]
@@ -132,11 +134,18 @@ impl Tracker {
         self.unobserved_before = time;
     }
 
+    /// From now on, follows the task hints of threads.
+    pub fn follow_hints(&mut self) {
+        self.threads.hints.get_or_insert_default();
+    }
+
     /// Takes the next event.
     pub fn take(&mut self, event: &SchedEvent, facts: &mut impl Facts) {
+        if let SchedWhat::Hint { tid, hint } = event.what {
+            return self.hint(event.time, tid, hint, facts);
+        }
         if event.cpu >= MAX_CPUS {
             match event.what {
-                SchedWhat::Hint { .. } => {}
                 SchedWhat::Lost => self.gaps.losses += 1,
                 _ => self.gaps.no_room += 1,
             }
@@ -149,16 +158,12 @@ impl Tracker {
         let is_observed = event.time >= self.unobserved_before;
         let Self { threads, cpus, gaps, unwoken, .. } = self;
         let Some(cpu) = cpus.get_mut(at) else { return };
-        match event.what {
-            SchedWhat::Lost => {
-                gaps.losses += 1;
-                let from = if cpu.last == 0 { event.time } else { cpu.last };
-                let running = cpu.running.and_then(|(_, _, slot)| slot);
-                *cpu = Cpu { last: cpu.last.max(event.time), ..Cpu::default() };
-                return Self::lost(threads, (event.cpu, running), from, event.time, facts);
-            }
-            SchedWhat::Hint { .. } => return,
-            _ => {}
+        if event.what == SchedWhat::Lost {
+            gaps.losses += 1;
+            let from = if cpu.last == 0 { event.time } else { cpu.last };
+            let running = cpu.running.and_then(|(_, _, slot)| slot);
+            *cpu = Cpu { last: cpu.last.max(event.time), ..Cpu::default() };
+            return Self::lost(threads, (event.cpu, running), from, event.time, facts);
         }
         gaps.backwards += u64::from(event.time < cpu.last);
         cpu.last = cpu.last.max(event.time);
@@ -170,6 +175,32 @@ impl Tracker {
         let (first, last) = self.span.get_or_insert((event.time, event.time));
         (*first, *last) = ((*first).min(event.time), (*last).max(event.time));
         Steps { threads, cpu, gaps, unwoken, event, facts, is_observed }.take();
+    }
+
+    /// A thread has another hint, or none any more: what comes counts for that.
+    fn hint(&mut self, time: u64, tid: u32, hint: Option<u64>, facts: &mut impl Facts) {
+        let Self { threads, cpus, gaps, .. } = self;
+        let Some(hints) = &mut threads.hints else { return };
+        threads.had_hint |= hint.is_some();
+        match hint {
+            Some(hint) if hints.len() < MAX_HINTS || hints.contains_key(&tid) => drop(hints.insert(tid, hint)),
+            Some(_) => return gaps.no_room += 1,
+            None => drop(hints.remove(&tid)),
+        }
+        let Some(slot) = threads.find(tid) else { return };
+        let Some(Home { cgroup, .. }) = threads.get(slot).map(Thread::home).filter(|home| home.hint != hint) else {
+            return;
+        };
+        for (cpu, state) in (0..).zip(cpus) {
+            if let Some((_, since, _)) = state.running.as_mut().filter(|it| it.0 == tid && it.1 < time) {
+                let from = std::mem::replace(since, time);
+                facts.fact(threads, Fact::Ran { cpu, thread: Some(slot), is_thread: true, from, until: time });
+            }
+        }
+        facts.fact(threads, Fact::Left { thread: slot, to: Home { cgroup, hint } });
+        if let Some(thread) = threads.get_mut(slot) {
+            thread.hint = hint;
+        }
     }
 
     /// What threads did is not known, except of those that ran on another CPU all the time.
@@ -260,6 +291,7 @@ impl<F: Facts> Steps<'_, F> {
                 }
                 self.grants(next, slice);
             }
+            // Taken before.
             SchedWhat::Hint { .. } | SchedWhat::Lost => {}
         }
     }
@@ -298,7 +330,7 @@ impl<F: Facts> Steps<'_, F> {
         // It is on the CPU: what the other one waited or slept for is not its own.
         let state =
             if matches!(before.state, ThreadState::Running { .. }) { before.state } else { ThreadState::Unknown };
-        *thread = Thread { pid, cgroup: 0, dsq: None, state, ..before };
+        *thread = Thread { pid, cgroup: 0, hint: None, dsq: None, state, ..before };
         if let Some((tid, _, running)) = &mut self.cpu.running {
             if *tid == before.tid {
                 *running = Some(slot);
@@ -314,7 +346,8 @@ impl<F: Facts> Steps<'_, F> {
             return;
         }
         if before != 0 {
-            self.fact(Fact::Left { thread: slot, to: cgroup });
+            let hint = self.threads.get(slot).and_then(|thread| thread.hint);
+            self.fact(Fact::Left { thread: slot, to: Home { cgroup, hint } });
         }
         if let Some(thread) = self.threads.get_mut(slot) {
             thread.cgroup = cgroup;
@@ -510,6 +543,11 @@ impl<F: Facts> Steps<'_, F> {
             self.end(main);
         }
         self.threads.by_tid.insert(tid, slot);
+        if let Some(hints) = &mut self.threads.hints {
+            if let Some(hint) = hints.remove(&old_tid) {
+                hints.insert(tid, hint);
+            }
+        }
         if let Some(thread) = self.threads.get_mut(slot) {
             thread.tid = tid;
         }
@@ -530,6 +568,9 @@ impl<F: Facts> Steps<'_, F> {
             // Nobody takes it for one that lives.
             let tid = std::mem::replace(&mut thread.tid, SchedEvent::UNKNOWN);
             self.threads.by_tid.remove(&tid);
+            if let Some(hints) = &mut self.threads.hints {
+                hints.remove(&tid);
+            }
             self.threads.free.push(slot);
         }
     }

@@ -3,6 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::made::{event, on, switch, task, waking};
 use crate::{report, Stats};
+use scxprof_base::sample::Task;
 
 /// Collects facts.
 #[derive(Default)]
@@ -200,8 +201,53 @@ fn a_run_counts_in_the_cgroup_that_the_thread_is_in() {
     assert_eq!(by_cgroup(&ended), (vec![line("/a", 1, 15, 2), line("/b", 1, 100, 1)], (1, 115, 3)));
 }
 
+/// The lines by cell, where a cell is a hint: their name, threads, ms run and switches.
+fn by_hint(events: &[SchedEvent], follows: bool) -> Vec<CgroupLine> {
+    let (mut tracker, mut stats) = (Tracker::default(), Stats::default());
+    if follows {
+        tracker.follow_hints();
+    }
+    for event in events {
+        tracker.take(event, &mut stats);
+    }
+    let of = (&stats, tracker.threads());
+    let (labels, order) = (report::Labels::default(), report::Order::Name);
+    let cell_of = |task: &Task<'_>| format!("{:?}", task.hint);
+    let lines = report::lines(of, report::By::Cell, order, 1, &labels, &cell_of);
+    lines.into_iter().map(|line| (line.name, line.threads, line.run.total_ns, line.switches)).collect()
+}
+
+#[test]
+fn what_a_thread_does_counts_for_the_hint_that_it_has_then() {
+    use TaskState::{Dead, Runnable, Sleeping};
+    let hint = |time, tid, hint| event(time, u32::MAX, SchedWhat::Hint { tid, hint });
+    let run = |from, until, state, tid| [switch(from, 0, Runnable, tid), switch(until, tid, state, 0)];
+    // Thread 1 has a hint before its first event, another in the middle of a slice, and none in the end; 2 never has one.
+    let events = [
+        vec![hint(5, 1, Some(3))],
+        run(10, 20, Sleeping, 1).to_vec(),
+        vec![switch(30, 0, Runnable, 1), hint(34, 1, Some(4)), switch(40, 1, Sleeping, 0)],
+        run(50, 51, Sleeping, 2).to_vec(),
+        vec![hint(55, 1, Some(3))],
+        run(60, 62, Sleeping, 1).to_vec(),
+        vec![hint(65, 1, None)],
+        run(70, 75, Sleeping, 1).to_vec(),
+    ]
+    .concat();
+    let line = |name: &str, threads, run, switches| (name.to_owned(), threads, run, switches);
+    let expected = [line("Is(3)", 1, 16, 2), line("Is(4)", 1, 6, 1), line("None", 2, 6, 2)];
+    assert_eq!(by_hint(&events, true), expected);
+    // One that ends leaves what it did, and its hint is not that of the next thread with its number.
+    let more = [vec![hint(76, 1, Some(3))], run(80, 81, Dead, 1).to_vec(), run(90, 92, Sleeping, 1).to_vec()].concat();
+    let expected = [line("Is(3)", 1, 17, 3), line("Is(4)", 1, 6, 1), line("None", 3, 8, 3)];
+    assert_eq!(by_hint(&[events.clone(), more].concat(), true), expected);
+    // Where hints are not followed, or there are none, nothing is known of them.
+    assert_eq!(by_hint(&events, false), [line("Unknown", 2, 28, 5)]);
+    assert_eq!(by_hint(&run(10, 20, Sleeping, 1), true), [line("Unknown", 1, 10, 1)]);
+}
+
 fn any_event() -> impl Strategy<Value = (u32, u32, u8, u32, u8)> {
-    (0u32..3, 0u32..6, 0u8..12, 0u32..6, 0u8..5)
+    (0u32..3, 0u32..6, 0u8..13, 0u32..6, 0u8..5)
 }
 
 proptest! {
@@ -211,6 +257,7 @@ proptest! {
         let states =
             [TaskState::Runnable, TaskState::Preempted, TaskState::Sleeping, TaskState::Blocked, TaskState::Dead];
         let (mut tracker, mut stats) = (Tracker::default(), Stats::default());
+        tracker.follow_hints();
         for (time, (cpu, tid, kind, other, state)) in (1u64..).zip(events) {
             let what = match kind {
                 0..=4 => SchedWhat::Switch { prev: task(tid), state: states[usize::from(state)], next: task(other) },
@@ -220,12 +267,14 @@ proptest! {
                 8 => SchedWhat::Fork { parent: tid, child: other, comm: Comm::from("f") },
                 9 => SchedWhat::Exec { tid: other, old_tid: tid },
                 10 => SchedWhat::Lost,
+                11 => SchedWhat::Hint { tid: other, hint: Some(u64::from(state)).filter(|&hint| hint > 0) },
                 _ => SchedWhat::SoftirqEntry { vec: 1 },
             };
             tracker.take(&on(cpu, event(time, tid, what)), &mut stats);
         }
         let mut threads = (0, 0, 0);
-        let rows = stats.threads(tracker.threads()).map(|(_, row)| row).chain(stats.ended().map(|(_, row)| row));
+        let left = tracker.threads().iter().flat_map(|(slot, _)| stats.left(slot)).map(|(_, row)| row);
+        let rows = stats.threads(tracker.threads()).map(|(_, row)| row).chain(stats.ended().map(|(_, row)| row)).chain(left);
         for row in rows {
             threads = (threads.0 + row.run.sum(), threads.1 + row.switches(), threads.2 + row.wait.sum());
         }

@@ -181,6 +181,12 @@ impl SchedArgs {
     fn limit(&self) -> Option<Duration> {
         self.time.or_else(|| self.command.is_empty().then(|| Duration::from_secs(10)))
     }
+
+    /// What makes the statistics that are asked for.
+    fn sink(&self, places: CpuPlaces, own_pid: Option<u32>, placement: Option<&Placement>) -> SchedSink {
+        let sink = SchedSink::new(places, own_pid);
+        self.wakers.enable(if placement.is_some_and(Placement::uses_hints) { sink.with_hints() } else { sink })
+    }
 }
 
 /// What was observed.
@@ -235,6 +241,9 @@ pub(super) fn run(args: &SchedArgs, stdout: Stdout) -> Result<(), Failure> {
     if let Some(placement) = &mut placement {
         placement.know_cgroups(stats.cgroup_paths());
     }
+    if !stats.has_hints() {
+        input::say_unhinted("--config", placement.as_ref());
+    }
     capture::say_notes(&outcome, None);
     for lack in &lacks {
         say!("note: {lack}");
@@ -281,7 +290,7 @@ fn watch(
 ) -> Result<Observed, Failure> {
     let roots = Roots::default();
     let mut cpus = topology::online_cpus(&roots).map_err(|error| Failure::Unsupported(error.into()))?;
-    let mut stats = args.wakers.enable(SchedSink::new(topology::places(&roots, &cpus), Some(std::process::id())));
+    let mut stats = args.sink(topology::places(&roots, &cpus), Some(std::process::id()), placement.as_ref());
     let mut builder = Session::builder().memory(args.tuning.memory(&roots)?);
     let mut host = args.tuning.host(HostOptions {
         sched: Some(SchedOptions { irq: args.irq, dsq: true, ..SchedOptions::default() }),
@@ -318,7 +327,7 @@ fn read(args: &SchedArgs, path: &Path, signals: &Signals, placement: Option<Plac
     let mut profile: Profile = input::sched_profile(path, &|| signals.seen())?;
     let memory = args.tuning.memory(&Roots::default())?;
     let lacks = profile.sched_lacks();
-    let mut stats = args.wakers.enable(SchedSink::new(profile.places(), profile.own_pid()));
+    let mut stats = args.sink(profile.places(), profile.own_pid(), placement.as_ref());
     let mut windows = WindowSink::new(&args.windows, Vec::new())?;
     let mut builder = input::session(&mut profile, memory);
     if let Some(windows) = &mut windows {
@@ -338,7 +347,7 @@ fn read_trace(
     placement: Option<Placement>,
 ) -> Result<Observed, Failure> {
     let trace = input::trace(path)?;
-    let mut stats = args.wakers.enable(SchedSink::new(CpuPlaces::default(), None));
+    let mut stats = args.sink(CpuPlaces::default(), None, placement.as_ref());
     stats.unobserved_before(trace.observed_from().unwrap_or(0));
     let mut windows = WindowSink::new(&args.windows, Vec::new())?;
     let other = windows.as_mut().map(|windows| windows as &mut dyn Sink);

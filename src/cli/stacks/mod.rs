@@ -401,6 +401,9 @@ pub(super) fn place(profile: &mut StackProfile, placement: Option<Placement>, ta
     placement.know_cgroups(profile.threads.iter().map(|thread| thread.cgroup.as_bytes()));
     // Where hints were not followed, no thread has one.
     let has_hints = profile.threads.iter().any(|thread| thread.hint.is_some());
+    if !has_hints {
+        input::say_unhinted("--config", Some(&placement));
+    }
     for thread in &mut profile.threads {
         let task = Task::new(thread.cgroup.as_bytes(), thread.comm.as_bytes()).ids(thread.pid, thread.tid);
         let task = task.process(Some(thread.process.as_bytes()).filter(|name| !name.is_empty()));

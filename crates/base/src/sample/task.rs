@@ -1,7 +1,7 @@
 //! A thread as a scheduler with a configuration sees it.
 
 /// The task hint of a thread.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum TaskHint {
     /// Hints were not followed.
     #[default]

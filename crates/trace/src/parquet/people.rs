@@ -112,6 +112,7 @@ impl People {
         let is_gone = |(tid, person): &(u32, &Person)| self.threads.get(tid).is_none_or(|now| now.pid != person.pid);
         let before = self.before.iter().map(|(tid, person)| (*tid, person)).filter(is_gone);
         let mut people: Vec<(u32, &Person)> = now.chain(before).collect();
+        let has_hints = people.iter().any(|(_, person)| person.hint.is_some());
         people.sort_unstable_by_key(|(tid, person)| (*tid, person.pid));
         // The name, the cgroup and the number of threads of each process.
         let mut processes: BTreeMap<u32, (Comm, u64, i64)> = BTreeMap::new();
@@ -130,7 +131,9 @@ impl People {
             let (cell, subcell) = place_of
                 .and_then(|place_of| {
                     let pid = if is_known { person.pid } else { 0 };
-                    place_of(&Task::new(path.unwrap_or_default(), person.comm.as_bytes()).ids(pid, tid))
+                    let task = Task::new(path.unwrap_or_default(), person.comm.as_bytes()).ids(pid, tid);
+                    // As the row has it: the last hint.
+                    place_of(&if has_hints { task.hinted(person.hint) } else { task })
                 })
                 .map_or((String::new(), String::new()), |(cell, subcell)| (cell, subcell.unwrap_or_default()));
             out.row(
