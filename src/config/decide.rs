@@ -436,7 +436,12 @@ mod tests {
         assert_eq!(decide_for(12, "/"), (12, Vec::new()));
         assert_eq!(decide_for(15, "/"), (15, Vec::new()));
         // A layer for what is left of the cell, and one for all others.
-        assert_eq!(decide_for(14, "/workload.slice"), (14, Vec::new()));
+        let (kept, notes) = decide_for(14, "/workload.slice");
+        assert_eq!((kept, notes.len()), (14, 1));
+        assert!(
+            notes[0].starts_with("scx_layered takes 16 uses of CgroupRegex, so these layers have CgroupContains"),
+            "{notes:?}"
+        );
         let (kept, notes) = decide_for(18, "/");
         assert_eq!(kept, 15);
         // The least valuable ones.

@@ -49,10 +49,13 @@ fn room_for(decision: &Decision, hinted: &[Hinted]) -> Layers {
     let mut without: BTreeSet<Key> = BTreeSet::new();
     let mut left_out = Vec::new();
     loop {
-        let drafts = drafts(decision, hinted, &without);
+        let mut drafts = drafts(decision, hinted, &without);
+        let unsure = if drafts.len() <= MAX_LAYERS { spare_regexes(&mut drafts) } else { Vec::new() };
         let regexes = drafts.iter().map(Draft::regexes).sum::<usize>();
         if drafts.len() <= MAX_LAYERS && regexes <= MAX_REGEXES {
-            return finish(drafts, left_out, decision.target_cpus);
+            let mut layers = finish(drafts, left_out, decision.target_cpus);
+            layers.notes.extend((!unsure.is_empty()).then_some(Note::UnsureLayers { layers: unsure }));
+            return layers;
         }
         let spare = |draft: &&Draft| drafts.len() > MAX_LAYERS || draft.regexes() > 0;
         let subcells = drafts.iter().filter(spare).filter(|draft| draft.key.1.is_some());
@@ -65,6 +68,31 @@ fn room_for(decision: &Decision, hinted: &[Hinted]) -> Layers {
         left_out.push(draft.name.clone());
         without.insert(draft.key);
     }
+}
+
+/// Puts `CgroupContains` in the place of expressions that are too many, the least valuable layers first, and gives their names. Where
+/// scx_layered does not find it, their threads stay with the rest of the cell, as if the layers were left out.
+fn spare_regexes(drafts: &mut [Draft]) -> Vec<String> {
+    let mut uses: usize = drafts.iter().map(Draft::regexes).sum();
+    let mut subcells: Vec<&mut Draft> = drafts.iter_mut().filter(|draft| draft.key.1.is_some()).collect();
+    subcells.sort_by(|a, b| a.worth().partial_cmp(&b.worth()).unwrap_or(std::cmp::Ordering::Equal));
+    let mut unsure = Vec::new();
+    for draft in subcells {
+        let before = draft.regexes();
+        if uses <= MAX_REGEXES || before == 0 {
+            continue;
+        }
+        for condition in draft.matches.iter_mut().flatten() {
+            if let LayerMatch::CgroupRegex(regex) = condition {
+                *condition = piece(regex).map_or_else(|| condition.clone(), LayerMatch::CgroupContains);
+            }
+        }
+        uses -= before - draft.regexes();
+        if draft.regexes() < before {
+            unsure.push(draft.name.clone());
+        }
+    }
+    unsure
 }
 
 /// The key of a left-out layer: its cell and its subcell, or [`BY_HINT`] and the index of its community.
@@ -107,17 +135,17 @@ fn drafts(decision: &Decision, hinted: &[Hinted], without: &BTreeSet<Key>) -> Ve
             continue;
         }
         let cgroup = cgroup(&cell.matches);
-        divide(index, cell, bases, &cgroup, without, &mut drafts);
-        if cgroup.is_empty() {
+        divide(index, cell, bases, cgroup.as_ref(), without, &mut drafts);
+        let Some(cgroup) = cgroup else {
             (last.cell, last.name) = (Some(index), cell.name.clone());
             continue;
-        }
+        };
         drafts.push(Draft {
             key: (index, None),
             cell: Some(index),
             subcell: None,
             name: cell.name.clone(),
-            matches: cgroup.into_iter().map(|it| vec![it]).collect(),
+            matches: vec![vec![cgroup]],
             basis: Basis::default(),
         });
     }
@@ -171,7 +199,7 @@ fn divide(
     index: usize,
     cell: &Cell,
     bases: &[Basis],
-    cgroup: &[LayerMatch],
+    cgroup: Option<&LayerMatch>,
     without: &BTreeSet<Key>,
     drafts: &mut Vec<Draft>,
 ) {
@@ -183,13 +211,7 @@ fn divide(
             gone.extend(subcell.matches.iter().filter_map(|ands| ands.iter().max_by_key(|it| it.len())));
             continue;
         }
-        let alternatives = |ands: &Vec<String>| -> Vec<Vec<LayerMatch>> {
-            if cgroup.is_empty() {
-                return alternative(ands, None, &gone).into_iter().collect();
-            }
-            cgroup.iter().filter_map(|cgroup| alternative(ands, Some(cgroup), &gone)).collect()
-        };
-        let matches = subcell.matches.iter().flat_map(alternatives).collect();
+        let matches = subcell.matches.iter().filter_map(|ands| alternative(ands, cgroup, &gone)).collect();
         let name = format!("{}/{}", cell.name, subcell.name);
         let key = (index, Some(at));
         drafts.push(Draft { key, cell: Some(index), subcell: Some(at), name, matches, basis: basis.clone() });
@@ -208,74 +230,58 @@ fn alternative(ands: &[String], cgroup: Option<&LayerMatch>, gone: &[&String]) -
     (conditions.len() <= MAX_ANDS).then_some(conditions)
 }
 
-/// How scx_layered matches a cell's cgroups and those below them, as alternatives; empty for all cgroups.
+/// How scx_layered matches a cell's cgroups and those below them; `None` for all cgroups.
 ///
 /// It matches an expression against each cgroup separately, not against those above it: an expression that ends with `$` would
-/// miss those below, so `/` is allowed in its place. It also fills `CgroupRegex` in only after it has attached and matches a
-/// thread again only when the thread wakes up, and it takes few of them. So an expression that is a plain piece of a path becomes
-/// `CgroupContains`.
-fn cgroup(matches: &CellMatch) -> Vec<LayerMatch> {
+/// miss those below, so `/` is allowed in its place. It fills `CgroupRegex` in only after it has attached and takes few of them, so the
+/// beginning of a path becomes `CgroupPrefix`. A piece of a path does not become `CgroupContains`: see
+/// [`Placement::warnings`](super::Placement::warnings).
+fn cgroup(matches: &CellMatch) -> Option<LayerMatch> {
     let regex = match matches {
-        CellMatch::All => return Vec::new(),
-        // scx_layered's path has no leading "/" and a trailing one.
-        CellMatch::CgroupContains(part) if !part.contains('/') => {
-            return vec![LayerMatch::CgroupContains(part.clone())]
-        }
+        CellMatch::All => return None,
         CellMatch::CgroupContains(part) => regex::escape(part),
         CellMatch::CgroupRegex(regex) => regex.clone(),
     };
-    let Ok(hir) = regex_syntax::parse(&regex) else { return vec![LayerMatch::CgroupRegex(regex)] };
-    if let Some(path) = certain(&hir) {
-        return vec![LayerMatch::CgroupPrefix(path)];
-    }
-    if let Some(alternatives) = piece(&hir) {
-        return alternatives;
+    let Ok(hir) = regex_syntax::parse(&regex) else { return Some(LayerMatch::CgroupRegex(regex)) };
+    if let Some(path) = beginning(&hir) {
+        return Some(LayerMatch::CgroupPrefix(path));
     }
     let ends = |hir: &Hir| hir.properties().look_set().contains(Look::End);
-    vec![LayerMatch::CgroupRegex(if ends(&hir) { open_end(hir).to_string() } else { regex })]
+    Some(LayerMatch::CgroupRegex(if ends(&hir) { open_end(hir).to_string() } else { regex }))
 }
 
-/// The alternatives that match what an expression matches, if it is a plain piece of a path, or the end of one: `/db\.service$`.
-fn piece(hir: &Hir) -> Option<Vec<LayerMatch>> {
-    let (literal, is_end) = match hir.kind() {
-        HirKind::Literal(literal) => (literal, false),
-        HirKind::Concat(parts) => match parts.as_slice() {
-            [literal, end] if *end.kind() == HirKind::Look(Look::End) => match literal.kind() {
-                HirKind::Literal(literal) => (literal, true),
-                _ => return None,
-            },
-            _ => return None,
-        },
-        _ => return None,
-    };
+/// The text that an expression finds anywhere in a path, if it is only that.
+fn piece(regex: &str) -> Option<String> {
+    let hir = regex_syntax::parse(regex).ok()?;
+    let HirKind::Literal(literal) = hir.kind() else { return None };
     let text = std::str::from_utf8(&literal.0).ok()?;
-    // scx_mitosis also finds it in the mount point, and only scx_layered finds it before a slash at the end.
+    // scx_mitosis also finds it in the mount point. scx_layered finds it before a slash at the end too, and has none before the path.
     let root = format!("{CGROUP_ROOT}/");
     let in_root = (0..CGROUP_ROOT.len())
         .filter_map(|at| root.get(at..))
         .any(|end| end.starts_with(text) || text.starts_with(end));
-    let is_path = !text.ends_with('/') && !text.contains([char::REPLACEMENT_CHARACTER, '\0']);
-    if in_root || !is_path || text.len() > MAX_PATH - 2 {
-        return None;
-    }
-    let text = format!("{text}{}", if is_end { "/" } else { "" });
-    // A cgroup below the root has no slash before it there.
-    let at_top = text.strip_prefix('/').map(|path| LayerMatch::CgroupPrefix(path.to_owned()));
-    Some(std::iter::once(LayerMatch::CgroupContains(text)).chain(at_top).collect())
+    let is_path = !text.starts_with('/') && !text.ends_with('/') && !text.contains([char::REPLACEMENT_CHARACTER, '\0']);
+    (!in_root && is_path && text.len() < MAX_PATH - 1).then(|| text.to_owned())
 }
 
-/// The path of the one cgroup that an expression matches, if it matches only one and its path is text.
-fn certain(hir: &Hir) -> Option<String> {
+/// The beginning of the paths that an expression matches, if that is all that it asks for, and it is text: a whole path, or a part of one.
+/// In scx_layered a path has no slash before it, and one after it.
+fn beginning(hir: &Hir) -> Option<String> {
     let HirKind::Concat(parts) = hir.kind() else { return None };
-    let [first, literal, last] = parts.as_slice() else { return None };
+    let (first, literal, is_whole) = match parts.as_slice() {
+        [first, literal] => (first, literal, false),
+        [first, literal, last] if *last.kind() == HirKind::Look(Look::End) => (first, literal, true),
+        _ => return None,
+    };
     let HirKind::Literal(literal) = literal.kind() else { return None };
-    if *first.kind() != HirKind::Look(Look::Start) || *last.kind() != HirKind::Look(Look::End) {
+    if *first.kind() != HirKind::Look(Look::Start) {
         return None;
     }
     let path = std::str::from_utf8(&literal.0).ok()?.strip_prefix(CGROUP_ROOT)?.strip_prefix('/')?;
     let is_path = !path.is_empty() && !path.ends_with('/') && path.len() < MAX_PATH - 1;
     // Bytes that are not UTF-8 became U+FFFD, which the kernel's own path does not contain.
-    (is_path && !path.contains([char::REPLACEMENT_CHARACTER, '\0'])).then(|| format!("{path}/"))
+    let is_text = !path.contains([char::REPLACEMENT_CHARACTER, '\0']);
+    (is_path && is_text).then(|| format!("{path}{}", if is_whole { "/" } else { "" }))
 }
 
 /// The expression with `(?:/|$)` instead of each `$`.
@@ -380,30 +386,35 @@ mod tests {
     }
 
     #[test]
-    fn a_certain_cgroup_needs_no_expression() {
+    fn the_beginning_of_a_path_needs_no_expression() {
+        let prefix = |text: &str| Some(LayerMatch::CgroupPrefix(text.to_owned()));
         let path = regex::escape("/sys/fs/cgroup/a b/x.slice");
-        assert_eq!(cgroup(&regex(&format!("^{path}$"))), [LayerMatch::CgroupPrefix("a b/x.slice/".to_owned())]);
+        assert_eq!(cgroup(&regex(&format!("^{path}$"))), prefix("a b/x.slice/"));
+        assert_eq!(cgroup(&regex(&format!("^{path}"))), prefix("a b/x.slice"));
+        // What is no text or no path, and what is not only a beginning.
         let lossy = format!("^{}$", regex::escape("/sys/fs/cgroup/x\u{fffd}"));
-        assert!(matches!(cgroup(&regex(&lossy))[..], [LayerMatch::CgroupRegex(_)]));
-        // No path is that long either.
         let long = format!("^/sys/fs/cgroup/{}$", "x".repeat(MAX_PATH));
-        assert!(matches!(cgroup(&regex(&long))[..], [LayerMatch::CgroupRegex(_)]));
-        assert_eq!(cgroup(&regex("x+")), [LayerMatch::CgroupRegex("x+".to_owned())]);
+        let others = [
+            "x+",
+            "^/sys/fs/cgroup/",
+            "^/sys/fs/cgroup/a/",
+            "^/sys/fs/cgroup/a/$",
+            "/sys/fs/cgroup/a$",
+            "^/sys/fs/cgroup/a|b",
+        ];
+        for expression in others.into_iter().chain([lossy.as_str(), long.as_str()]) {
+            assert!(matches!(cgroup(&regex(expression)), Some(LayerMatch::CgroupRegex(_))), "{expression}");
+        }
     }
 
     #[test]
-    fn a_plain_piece_of_a_path_needs_no_expression() {
-        let either = |contains: &str, prefix: &str| {
-            vec![LayerMatch::CgroupContains(contains.to_owned()), LayerMatch::CgroupPrefix(prefix.to_owned())]
-        };
-        assert_eq!(cgroup(&CellMatch::CgroupContains("/a.".to_owned())), either("/a.", "a."));
-        assert_eq!(cgroup(&regex(r"/db\.service$")), either("/db.service/", "db.service/"));
-        assert_eq!(cgroup(&regex("b/c")), [LayerMatch::CgroupContains("b/c".to_owned())]);
-        assert_eq!(cgroup(&regex(r"\.scope$")), [LayerMatch::CgroupContains(".scope/".to_owned())]);
-        // What may also match in the mount point, at the slash at the end, or nothing.
-        for expression in ["/sys", "group/a", "c", "/", "a/", "a/$", "a|b"] {
-            assert!(matches!(cgroup(&regex(expression))[..], [LayerMatch::CgroupRegex(_)]), "{expression}");
-        }
+    fn a_piece_of_a_path_is_an_expression() {
+        let expression = |text: &str| Some(LayerMatch::CgroupRegex(text.to_owned()));
+        assert_eq!(cgroup(&CellMatch::CgroupContains("/a.".to_owned())), expression(r"/a\."));
+        assert_eq!(cgroup(&CellMatch::CgroupContains("web".to_owned())), expression("web"));
+        assert_eq!(cgroup(&regex(r"/db\.service$")), expression(r"(?:(?:/db\.service)(?:/|\z))"));
+        assert_eq!(cgroup(&regex("x+")), expression("x+"));
+        assert_eq!(cgroup(&CellMatch::All), None);
     }
 
     #[test]
@@ -417,7 +428,7 @@ mod tests {
             (r"^/sys/fs/cgroup(?:/b$)+", vec!["/sys/fs/cgroup/b", "/sys/fs/cgroup/b/c"], "/sys/fs/cgroup/bx"),
             (r"^/sys/fs/cgroup/(a|b$)", vec!["/sys/fs/cgroup/b/c", "/sys/fs/cgroup/ax"], "/sys/fs/cgroup/bx"),
         ] {
-            let [LayerMatch::CgroupRegex(made)] = &cgroup(&regex(given))[..] else { panic!("{given}") };
+            let Some(LayerMatch::CgroupRegex(made)) = &cgroup(&regex(given)) else { panic!("{given}") };
             let made = regex::Regex::new(made).unwrap();
             assert!(yes.iter().all(|path| made.is_match(path)), "{made}");
             assert!(!made.is_match(no), "{made}");
@@ -448,7 +459,7 @@ mod tests {
         ]));
         let web = made.layers.iter().find(|layer| layer.name == "cell0/web").unwrap();
         let conditions = [
-            LayerMatch::CgroupContains("a".to_owned()),
+            LayerMatch::CgroupRegex("a".to_owned()),
             LayerMatch::CommPrefix("web".to_owned()),
             LayerMatch::CommPrefixExclude("webserver".to_owned()),
         ];
@@ -503,8 +514,37 @@ mod tests {
         for subcell in &mut decision.cells[0].subcells[..7] {
             subcell.matches.extend(["x", "y"].map(|end| vec![format!("{end}{}", subcell.name)]));
         }
-        // 3 for each and one for the rest of the cell are 22.
-        assert_eq!(left_out(&layers(&decision)), ["cell0/n0", "cell0/n1"]);
+        // 3 for each and one for the rest of the cell are 22, and there are 2 of the other cell.
+        let made = layers(&decision);
+        assert_eq!(left_out(&made), ["cell0/n0", "cell0/n1", "cell0/n2"]);
+        assert_eq!(super::super::layered::check(&made.layers), Ok(()));
+    }
+
+    #[test]
+    fn pieces_of_paths_make_room_for_expressions() {
+        let own = ["n0", "n1", "n2", "n3", "n4", "n5", "n6"].into_iter().zip(1..).map(|(it, at)| (it, f64::from(at)));
+        let other = (CellMatch::CgroupContains("b".to_owned()), vec![("dear", 9.0), ("cheap", 0.5)]);
+        let mut decision = decision(vec![(CellMatch::CgroupContains("a".to_owned()), own.collect()), other]);
+        for subcell in &mut decision.cells[0].subcells[..7] {
+            subcell.matches.push(vec![format!("x{}", subcell.name)]);
+        }
+        // 2 for each and one for the rest of the cell are 15, and there are 3 of the other cell.
+        let made = layers(&decision);
+        assert_eq!(super::super::layered::check(&made.layers), Ok(()));
+        assert_eq!(made.notes, [Note::UnsureLayers { layers: vec!["cell1/cheap".to_owned(), "cell0/n0".to_owned()] }]);
+        let is_contains = |layer: &&Layer| layer.matches.iter().flatten().any(|it| it.kind() == "CgroupContains");
+        let contains: Vec<&str> = made.layers.iter().filter(is_contains).map(|layer| layer.name.as_str()).collect();
+        assert_eq!(contains, ["cell0/n0", "cell1/cheap"]);
+        // With fewer names there is room for all.
+        decision.cells[0].subcells.remove(0);
+        decision.bases[0].remove(0);
+        let made = layers(&decision);
+        assert_eq!((made.notes.len(), made.layers.iter().filter(is_contains).count()), (0, 0));
+        // What is not one piece of a path, or is in the mount point too, stays an expression.
+        assert_eq!(piece(r"a\.b/c"), Some("a.b/c".to_owned()));
+        for expression in ["/a", "a/", "c", "/sys", "group/a", "a|b", "a+", "^a"] {
+            assert_eq!(piece(expression), None, "{expression}");
+        }
     }
 
     fn hinted(community: u32, values: &[u64], is_whole: bool) -> Hinted {

@@ -146,6 +146,11 @@ pub enum Note {
         /// The names of those that are left out, the least valuable first.
         left_out: Vec<String>,
     },
+    /// Layers that have `CgroupContains` where there was no room for `CgroupRegex`, which scx_layered may not find.
+    UnsureLayers {
+        /// Their names.
+        layers: Vec<String>,
+    },
     /// Layers that tell communities by their processes, cgroups or threads, for this host.
     ThisHost {
         /// Their names.
@@ -437,6 +442,10 @@ impl Note {
             Self::TooManyLayers { left_out } => {
                 write!(f, "scx_layered takes {MAX_LAYERS} layers and {MAX_REGEXES} uses of CgroupRegex: ")?;
                 write!(f, "{} left out, the least valuable first: {}", left_out.len(), list(left_out, ", "))
+            }
+            Self::UnsureLayers { layers } => {
+                write!(f, "scx_layered takes {MAX_REGEXES} uses of CgroupRegex, so these layers have CgroupContains, which it does not ")?;
+                write!(f, "find on every boot; their threads then stay with the rest of the cell: {}", list(layers, ", "))
             }
             Self::ThisHost { layers, of_processes, of_threads } => {
                 write!(f, "names do not tell these apart, so they have layers for this host: {}", list(layers, ", "))?;

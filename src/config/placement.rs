@@ -283,6 +283,11 @@ impl Placement {
             let text = "scx_layered 1.1.4 does not read the value of IsKthread: IsKthread(false) takes kernel threads too, and no others";
             warnings.push(text.to_owned());
         }
+        if self.conditions().any(|it| matches!(it, LayerMatch::CgroupContains(_))) {
+            let text = "scx_layered 1.1.4 reads a variable before it is set where it looks for CgroupContains: on many boots it finds \
+                        nothing; CgroupRegex and CgroupPrefix are matched as they are written";
+            warnings.push(text.to_owned());
+        }
         warnings
     }
 

@@ -270,6 +270,8 @@ fn what_samples_do_not_decide_is_in_the_interval() {
     // What the scheduler does otherwise than it is written.
     let (_, said) = score(&layers(directory.path(), "kernel.json", &[("user", r#"[[{"IsKthread": false}]]"#)]));
     assert!(said.contains("kernel.json: scx_layered 1.1.4 does not read the value of IsKthread"), "{said}");
+    let (_, said) = score(&layers(directory.path(), "piece.json", &[("db", r#"[[{"CgroupContains": "db"}]]"#)]));
+    assert!(said.contains("piece.json: scx_layered 1.1.4 reads a variable before it is set"), "{said}");
 }
 
 #[test]

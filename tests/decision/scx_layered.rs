@@ -8,8 +8,7 @@ use std::process::Command;
 
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
-use scxprof::testing::config::layered::Layer;
-use scxprof::testing::config::{decide, layered, layers, DecisionOptions, Verdict};
+use scxprof::testing::config::{decide, layered, layers, DecisionOptions, Layers, Note, Verdict};
 use serde_json::{json, Value};
 
 use super::express::{comm, input, path, verdict, GROUPS};
@@ -46,7 +45,7 @@ fn printed(program: &Path, json: &str) -> Result<String, String> {
 }
 
 /// The layers of random decisions.
-fn written() -> impl Iterator<Item = Vec<Layer>> {
+fn written() -> impl Iterator<Item = Layers> {
     let mut runner = TestRunner::deterministic();
     let threads = proptest::collection::vec((path(), comm(), verdict(), 1..200_u32), 1..40);
     (0..DECISIONS).map(move |number| {
@@ -64,14 +63,14 @@ fn written() -> impl Iterator<Item = Vec<Layer>> {
             .collect();
         let (tally, members) = input(&threads);
         let decision = decide(&GROUPS, &tally, &members, &DecisionOptions::new(0.05, 64)).unwrap();
-        layers(&decision).layers
+        layers(&decision)
     })
 }
 
 #[test]
 fn it_reads_what_is_written() {
     let Some(program) = program("it_reads_what_is_written") else { return };
-    for (number, written) in written().enumerate() {
+    for (number, Layers { layers: written, .. }) in written().enumerate() {
         let json = layered::to_json(&written).unwrap();
         let read = printed(&program, &json).unwrap_or_else(|said| panic!("decision {number}: {said}\n{json}"));
         // What it prints has all options; what we know of them is what was written.
@@ -84,8 +83,14 @@ fn it_reads_what_is_written() {
 #[test]
 fn all_layers_grow_alike_and_in_any_cache() {
     let mut confined = 0;
-    for (number, written) in written().enumerate() {
-        let json: Vec<Value> = serde_json::from_str(&layered::to_json(&written).unwrap()).unwrap();
+    for (number, made) in written().enumerate() {
+        let json: Vec<Value> = serde_json::from_str(&layered::to_json(&made.layers).unwrap()).unwrap();
+        let is_unsure = |name: &Value| {
+            made.notes.iter().any(|note| match note {
+                Note::UnsureLayers { layers } => layers.iter().any(|it| it == name),
+                _ => false,
+            })
+        };
         for (at, layer) in (1..).zip(&json) {
             let (kind, options) = layer["kind"].as_object().unwrap().iter().next().unwrap();
             assert_eq!(options["growth_algo"], "StickyDynamic", "decision {number}: {layer}");
@@ -99,6 +104,9 @@ fn all_layers_grow_alike_and_in_any_cache() {
             let others: Vec<_> =
                 options.as_object().unwrap().keys().filter(|key| !written.contains(&&***key)).collect();
             assert!(others.is_empty(), "decision {number}: {others:?}");
+            // It does not find what is contained in a path on every boot, so that is said.
+            let contains = layer.to_string().contains("CgroupContains");
+            assert_eq!(contains, is_unsure(&layer["name"]), "decision {number}: {layer}");
         }
     }
     assert!(confined > DECISIONS, "{confined}");

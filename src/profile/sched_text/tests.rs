@@ -1,3 +1,5 @@
+//! What perf prints of scheduling events, on made text.
+
 use serde_json::Value;
 
 use super::*;
