@@ -1,5 +1,5 @@
 // Busy threads of given names, for the tests of schedulers: `busy COPIES PROCESS NAME...` is a process with this name, and with so
-// many threads of each further name that never sleep.
+// many threads of each further name that hardly ever sleep.
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
@@ -9,11 +9,15 @@ static void *spin(void *name)
 {
 	volatile unsigned long rounds = 0;
 
-	prctl(PR_SET_NAME, name);
-	/* scx_layered looks at a new name when the thread wakes up. */
-	usleep(1000);
+	/*
+	 * scx_layered looks for a thread's layer when it wakes up after it took a name: one that never sleeps stays where it is. It
+	 * can miss a name, as the kernel leaves out its program on a CPU where that was preempted in another thread.
+	 */
 	for (;;)
-		rounds++;
+		if (rounds++ % 1000000 == 0) {
+			prctl(PR_SET_NAME, name);
+			usleep(1000);
+		}
 	return NULL;
 }
 

@@ -12,8 +12,8 @@ begin_demo --scenario demo || fail "the workload did not start"
 configuration_for layered || fail "no configuration"
 begin_scheduler layered scx_layered f:layered.json || fail "scx_layered did not start"
 begin_load
-# Until the layers have their CPUs.
-sleep 5
+# Until the layers have their CPUs, and threads their layers.
+sleep 20
 vm-check placement layered layered.json keep=assigned at-least=99 || fail "threads run elsewhere than the configuration says"
 end_load || fail "the load did not end"
 end_scheduler || fail "scx_layered did not end as told"
