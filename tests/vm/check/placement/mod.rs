@@ -84,8 +84,7 @@ fn renumber(places: &BTreeMap<i32, Place>, trace: &mut Trace) -> Result<()> {
     ensure!(owners.len() == numbers.len(), "the scheduler has threads of one place in several: {numbers:?}");
     if !numbers.is_empty() {
         for dump in &mut trace.dumps {
-            let old = std::mem::take(&mut dump.assignment);
-            dump.assignment = old.into_iter().filter_map(|(place, cpus)| Some((*numbers.get(&place)?, cpus))).collect();
+            dump.renumber(&numbers);
         }
     }
     Ok(())
