@@ -347,6 +347,8 @@ fn of_threads(stats: &Stats, threads: &Threads, labels: &Labels) -> Vec<Line> {
 fn grouped(stats: &Stats, threads: &Threads, by: By, labels: &Labels, cell_of: CellOf<'_>) -> Vec<Line> {
     let mut groups: BTreeMap<(u32, String), (Row, Option<String>)> = BTreeMap::new();
     let by_home = matches!(by, By::Cgroup | By::Cell);
+    // The groups of the thread whose rows come now: it is one thread of a group, in however many cgroups of it it was.
+    let mut of_thread: (u32, Vec<(u32, String)>) = (0, Vec::new());
     each_row(stats, threads, by_home, |(tid, class), row| {
         let Class { pid, cgroup, comm, .. } = class;
         if labels.own_pid == Some(pid) {
@@ -362,8 +364,18 @@ fn grouped(stats: &Stats, threads: &Threads, by: By, labels: &Labels, cell_of: C
             }
             _ => (0, path()),
         };
+        let is_counted = tid > 0 && of_thread.0 == tid && of_thread.1.contains(&key);
+        if tid > 0 && !is_counted && by_home {
+            if of_thread.0 != tid {
+                of_thread = (tid, Vec::new());
+            }
+            of_thread.1.push(key.clone());
+        }
         let (sum, name) = groups.entry(key).or_default();
         sum.merge(row);
+        if is_counted {
+            (sum.threads, sum.parts) = (sum.threads - row.threads, sum.parts - row.parts);
+        }
         // A process whose main thread is not known has the name of one of its threads.
         name.get_or_insert_with(|| labels.processes.get(&pid).map_or(comm, |name| *name).to_string());
     });

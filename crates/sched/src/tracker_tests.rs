@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::made::{event, on, switch, task, waking};
 use crate::{report, Stats};
-use scxprof_base::sample::Task;
+use scxprof_base::sample::TaskHint;
 
 /// Collects facts.
 #[derive(Default)]
@@ -203,6 +203,10 @@ fn a_run_counts_in_the_cgroup_that_the_thread_is_in() {
 
 /// The lines by cell, where a cell is a hint: their name, threads, ms run and switches.
 fn by_hint(events: &[SchedEvent], follows: bool) -> Vec<CgroupLine> {
+    by_cell(events, follows, &|task| format!("{:?}", task.hint))
+}
+
+fn by_cell(events: &[SchedEvent], follows: bool, cell_of: report::CellOf<'_>) -> Vec<CgroupLine> {
     let (mut tracker, mut stats) = (Tracker::default(), Stats::default());
     if follows {
         tracker.follow_hints();
@@ -212,8 +216,7 @@ fn by_hint(events: &[SchedEvent], follows: bool) -> Vec<CgroupLine> {
     }
     let of = (&stats, tracker.threads());
     let (labels, order) = (report::Labels::default(), report::Order::Name);
-    let cell_of = |task: &Task<'_>| format!("{:?}", task.hint);
-    let lines = report::lines(of, report::By::Cell, order, 1, &labels, &cell_of);
+    let lines = report::lines(of, report::By::Cell, order, 1, &labels, cell_of);
     lines.into_iter().map(|line| (line.name, line.threads, line.run.total_ns, line.switches)).collect()
 }
 
@@ -237,6 +240,9 @@ fn what_a_thread_does_counts_for_the_hint_that_it_has_then() {
     let line = |name: &str, threads, run, switches| (name.to_owned(), threads, run, switches);
     let expected = [line("Is(3)", 1, 16, 2), line("Is(4)", 1, 6, 1), line("None", 2, 6, 2)];
     assert_eq!(by_hint(&events, true), expected);
+    // A thread is one of its cell, with however many hints.
+    let one = by_cell(&events, true, &|task| (if task.hint == TaskHint::Is(3) { "three" } else { "all" }).to_owned());
+    assert_eq!(one, [line("all", 2, 12, 3), line("three", 1, 16, 2)]);
     // One that ends leaves what it did, and its hint is not that of the next thread with its number.
     let more = [vec![hint(76, 1, Some(3))], run(80, 81, Dead, 1).to_vec(), run(90, 92, Sleeping, 1).to_vec()].concat();
     let expected = [line("Is(3)", 1, 17, 3), line("Is(4)", 1, 6, 1), line("None", 3, 8, 3)];
