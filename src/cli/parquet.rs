@@ -65,6 +65,7 @@ fn of_trace<W: Write + Send>(
 ) -> Result<Read<W>, Failure> {
     let place_of = |task: &Task<'_>| request.placement?.place(task);
     let mut trace = input::trace(request.path)?;
+    input::say_unhinted("--config", request.placement);
     let mut tables = ToTables::new(create, Knows::of(&trace), Some(&place_of)).map_err(unwritable)?;
     let count = input::each_event(&mut trace, request.path, request.stop, |event, trace| {
         tables.event(event, trace);
@@ -89,6 +90,9 @@ fn of_profile<W: Write + Send>(
 ) -> Result<Read<W>, Failure> {
     let place_of = |task: &Task<'_>| request.placement?.place(task);
     let mut profile = input::profile(request.path, request.stop)?;
+    if profile.hints.is_none() {
+        input::say_unhinted("--config", request.placement);
+    }
     // Tracepoints have both.
     let knows = Knows { priorities: true, contexts: true };
     let mut tables = ToTables::new(create, knows, Some(&place_of)).map_err(unwritable)?;

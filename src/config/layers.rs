@@ -49,12 +49,19 @@ fn room_for(decision: &Decision, hinted: &[Hinted]) -> Layers {
     let mut without: BTreeSet<Key> = BTreeSet::new();
     let mut left_out = Vec::new();
     loop {
-        let mut drafts = drafts(decision, hinted, &without);
-        let unsure = if drafts.len() <= MAX_LAYERS { spare_regexes(&mut drafts) } else { Vec::new() };
+        let mut drafts = drafts(decision, hinted, &without, &BTreeSet::new());
+        let unsure = if drafts.len() <= MAX_LAYERS { too_many_regexes(&drafts) } else { BTreeSet::new() };
+        if !unsure.is_empty() {
+            drafts = self::drafts(decision, hinted, &without, &unsure);
+        }
         let regexes = drafts.iter().map(Draft::regexes).sum::<usize>();
         if drafts.len() <= MAX_LAYERS && regexes <= MAX_REGEXES {
+            let names: Vec<String> =
+                drafts.iter().filter(|it| unsure.contains(&it.key)).map(|it| it.name.clone()).collect();
             let mut layers = finish(drafts, left_out, decision.target_cpus);
-            layers.notes.extend((!unsure.is_empty()).then_some(Note::UnsureLayers { layers: unsure }));
+            if !names.is_empty() {
+                layers.notes.push(Note::UnsureLayers { layers: names });
+            }
             return layers;
         }
         let spare = |draft: &&Draft| drafts.len() > MAX_LAYERS || draft.regexes() > 0;
@@ -70,26 +77,20 @@ fn room_for(decision: &Decision, hinted: &[Hinted]) -> Layers {
     }
 }
 
-/// Puts `CgroupContains` in the place of expressions that are too many, the least valuable layers first, and gives their names. Where
-/// scx_layered does not find it, their threads stay with the rest of the cell, as if the layers were left out.
-fn spare_regexes(drafts: &mut [Draft]) -> Vec<String> {
+/// The layers that have `CgroupContains` in the place of expressions that are too many, the least valuable ones. Where scx_layered does
+/// not find it, their threads stay with the rest of the cell, as if the layers were left out.
+fn too_many_regexes(drafts: &[Draft]) -> BTreeSet<Key> {
     let mut uses: usize = drafts.iter().map(Draft::regexes).sum();
-    let mut subcells: Vec<&mut Draft> = drafts.iter_mut().filter(|draft| draft.key.1.is_some()).collect();
+    let mut subcells: Vec<&Draft> = drafts.iter().filter(|draft| draft.key.1.is_some()).collect();
     subcells.sort_by(|a, b| a.worth().partial_cmp(&b.worth()).unwrap_or(std::cmp::Ordering::Equal));
-    let mut unsure = Vec::new();
+    let mut unsure = BTreeSet::new();
     for draft in subcells {
-        let before = draft.regexes();
-        if uses <= MAX_REGEXES || before == 0 {
-            continue;
-        }
-        for condition in draft.matches.iter_mut().flatten() {
-            if let LayerMatch::CgroupRegex(regex) = condition {
-                *condition = piece(regex).map_or_else(|| condition.clone(), LayerMatch::CgroupContains);
-            }
-        }
-        uses -= before - draft.regexes();
-        if draft.regexes() < before {
-            unsure.push(draft.name.clone());
+        let conditions = draft.matches.iter().flatten();
+        let pieces =
+            conditions.filter(|it| matches!(it, LayerMatch::CgroupRegex(regex) if piece(regex).is_some())).count();
+        if uses > MAX_REGEXES && pieces > 0 {
+            uses -= pieces;
+            unsure.insert(draft.key);
         }
     }
     unsure
@@ -120,7 +121,8 @@ impl Draft {
     }
 }
 
-fn drafts(decision: &Decision, hinted: &[Hinted], without: &BTreeSet<Key>) -> Vec<Draft> {
+/// All layers but those left out; the unsure ones have `CgroupContains`.
+fn drafts(decision: &Decision, hinted: &[Hinted], without: &BTreeSet<Key>, unsure: &BTreeSet<Key>) -> Vec<Draft> {
     let mut drafts = Vec::new();
     let mut last = Draft {
         key: (BY_HINT, None),
@@ -135,7 +137,7 @@ fn drafts(decision: &Decision, hinted: &[Hinted], without: &BTreeSet<Key>) -> Ve
             continue;
         }
         let cgroup = cgroup(&cell.matches);
-        divide(index, cell, bases, cgroup.as_ref(), without, &mut drafts);
+        divide((index, cell, bases), cgroup.as_ref(), (without, unsure), &mut drafts);
         let Some(cgroup) = cgroup else {
             (last.cell, last.name) = (Some(index), cell.name.clone());
             continue;
@@ -196,24 +198,31 @@ fn by_hint(hinted: &[Hinted], without: &BTreeSet<Key>, mut drafts: Vec<Draft>) -
 
 /// The layers of a cell's subcells.
 fn divide(
-    index: usize,
-    cell: &Cell,
-    bases: &[Basis],
+    (index, cell, bases): (usize, &Cell, &[Basis]),
     cgroup: Option<&LayerMatch>,
-    without: &BTreeSet<Key>,
+    (without, unsure): (&BTreeSet<Key>, &BTreeSet<Key>),
     drafts: &mut Vec<Draft>,
 ) {
-    // The prefixes of left-out subcells: no later one may take their threads.
+    let contains = match cgroup {
+        Some(LayerMatch::CgroupRegex(regex)) => piece(regex).map(LayerMatch::CgroupContains),
+        _ => None,
+    };
+    // The prefixes of left-out and unsure subcells: no later one may take their threads.
     let mut gone: Vec<&String> = Vec::new();
     let subcells = cell.subcells.iter().zip(bases).enumerate().filter(|(_, (subcell, _))| !subcell.is_catch_all());
     for (at, (subcell, basis)) in subcells {
-        if without.contains(&(index, Some(at))) {
-            gone.extend(subcell.matches.iter().filter_map(|ands| ands.iter().max_by_key(|it| it.len())));
+        let key = (index, Some(at));
+        let prefixes = || subcell.matches.iter().filter_map(|ands| ands.iter().max_by_key(|it| it.len()));
+        if without.contains(&key) {
+            gone.extend(prefixes());
             continue;
         }
+        let cgroup = contains.as_ref().filter(|_| unsure.contains(&key)).or(cgroup);
         let matches = subcell.matches.iter().filter_map(|ands| alternative(ands, cgroup, &gone)).collect();
+        if unsure.contains(&key) {
+            gone.extend(prefixes());
+        }
         let name = format!("{}/{}", cell.name, subcell.name);
-        let key = (index, Some(at));
         drafts.push(Draft { key, cell: Some(index), subcell: Some(at), name, matches, basis: basis.clone() });
     }
     drafts.retain(|draft| !draft.matches.is_empty());
@@ -531,10 +540,18 @@ mod tests {
         // 2 for each and one for the rest of the cell are 15, and there are 3 of the other cell.
         let made = layers(&decision);
         assert_eq!(super::super::layered::check(&made.layers), Ok(()));
-        assert_eq!(made.notes, [Note::UnsureLayers { layers: vec!["cell1/cheap".to_owned(), "cell0/n0".to_owned()] }]);
+        assert_eq!(made.notes, [Note::UnsureLayers { layers: vec!["cell0/n0".to_owned(), "cell1/cheap".to_owned()] }]);
         let is_contains = |layer: &&Layer| layer.matches.iter().flatten().any(|it| it.kind() == "CgroupContains");
         let contains: Vec<&str> = made.layers.iter().filter(is_contains).map(|layer| layer.name.as_str()).collect();
         assert_eq!(contains, ["cell0/n0", "cell1/cheap"]);
+        // A later layer with a shorter prefix does not take the threads of one that is not found.
+        let mut shorter = decision.clone();
+        shorter.cells[0].subcells[6].matches.push(vec!["n".to_owned()]);
+        shorter.bases[0][0].value = 0.1;
+        let made = layers(&shorter);
+        let last = made.layers.iter().find(|layer| layer.name == "cell0/n6").map(|layer| layer.matches.last().cloned());
+        let excluded = LayerMatch::CommPrefixExclude("n0".to_owned());
+        assert!(last.flatten().is_some_and(|ands| ands.contains(&excluded)), "{made:?}");
         // With fewer names there is room for all.
         decision.cells[0].subcells.remove(0);
         decision.bases[0].remove(0);

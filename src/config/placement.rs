@@ -284,8 +284,8 @@ impl Placement {
             warnings.push(text.to_owned());
         }
         if self.conditions().any(|it| matches!(it, LayerMatch::CgroupContains(_))) {
-            let text = "scx_layered 1.1.4 reads a variable before it is set where it looks for CgroupContains: on many boots it finds \
-                        nothing; CgroupRegex and CgroupPrefix are matched as they are written";
+            let text = "scx_layered 1.1.4 reads a variable before it is set where it looks for CgroupContains, and does not find it \
+                        on every boot; CgroupRegex and CgroupPrefix are matched as they are written";
             warnings.push(text.to_owned());
         }
         warnings

@@ -1,4 +1,4 @@
-//! Layers for one host: communities that names cannot tell apart are told by their processes and cgroups.
+//! Layers for one host: communities that names cannot tell apart are told by their processes, cgroups and threads.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -167,7 +167,11 @@ fn name(by: By, of: &[&HostThread]) -> String {
     }
     let most = samples.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).map(|it| it.0).unwrap_or_default();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_matches('/').to_owned();
-    format!("{}:{}", text(&most.0), text(most.1))
+    match text(&most.0) {
+        // The name of the process is not known.
+        process if process.is_empty() => text(most.1),
+        process => format!("{process}:{}", text(most.1)),
+    }
 }
 
 /// The alternatives that take all these threads and none of the others; `None` if there are none, or too many.

@@ -56,8 +56,8 @@ impl SchedSink {
         self.tracker.unobserved_before(time);
     }
 
-    /// The same, and follows the task hints of threads, for lines by cell and groups: what a thread does counts for the hint that it
-    /// has then.
+    /// The same, and follows the task hints of threads, for lines by cell: a run or a wait counts for the hint that the thread has at its
+    /// end. Wakeups know no hints.
     #[must_use]
     pub fn with_hints(mut self) -> Self {
         self.tracker.follow_hints();
@@ -106,9 +106,9 @@ impl SchedSink {
         self.labels.cgroups.values().map(|path| &path[..])
     }
 
-    /// A thread of a class.
+    /// A thread of a class of wakeups, whose hint is not known.
     fn task<'a>(&'a self, class: &'a Class) -> Task<'a> {
-        self.labels.task(class, self.tracker.threads().have_hints())
+        self.labels.task(class, false)
     }
 
     /// The wakeups between threads: thread id of the waker, and of the woken thread. Who knows which threads share memory can tell

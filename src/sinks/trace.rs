@@ -78,13 +78,6 @@ struct Group {
     migrations: Windowed,
 }
 
-/// A thread of one name.
-#[derive(Debug)]
-struct ThreadTrack {
-    track: Track,
-    group: usize,
-}
-
 /// The hint of a thread, as a slice.
 #[derive(Debug)]
 struct HintTrack {
@@ -101,7 +94,8 @@ pub struct TraceSink<'a, W> {
     groups: Vec<Group>,
     /// By cgroup, name and hint.
     group_of: FxHashMap<(u64, Comm, TaskHint), usize>,
-    threads: FxHashMap<(u32, Comm, TaskHint), ThreadTrack>,
+    /// By thread id, name and the index of the subcell.
+    threads: FxHashMap<(u32, Comm, usize), Track>,
     hints: FxHashMap<u32, HintTrack>,
     cgroup_of: FxHashMap<u32, u64>,
     queues: FxHashMap<u32, Depth>,
@@ -222,13 +216,13 @@ impl<'a, W: Write> TraceSink<'a, W> {
         Ok(self.groups.len() - 1)
     }
 
-    /// The track of the thread of a sample; it has one for each name, and for each hint where cells depend on it.
+    /// The track of the thread of a sample, and its subcell. A thread has one for each name in each subcell.
     fn thread(&mut self, sample: &Sample, cgroups: &mut Cgroups) -> io::Result<(Track, usize)> {
-        let (tid, comm, hint) = (sample.raw.tid, sample.comm.unwrap_or_default(), self.task_hint(sample.hint));
-        if let Some(thread) = self.threads.get(&(tid, comm, hint)) {
-            return Ok((thread.track, thread.group));
+        let (tid, comm) = (sample.raw.tid, sample.comm.unwrap_or_default());
+        let group = self.group(sample.raw.cgroup, comm, self.task_hint(sample.hint), cgroups)?;
+        if let Some(&track) = self.threads.get(&(tid, comm, group)) {
+            return Ok((track, group));
         }
-        let group = self.group(sample.raw.cgroup, comm, hint, cgroups)?;
         let Some(parent) = self.groups.get(group).map(|group| group.track) else {
             return Err(io::Error::other("a subcell without a track"));
         };
@@ -237,7 +231,7 @@ impl<'a, W: Write> TraceSink<'a, W> {
             return Ok((parent, group));
         }
         let track = self.writer.track(&format!("{comm} {tid}"), Some(parent), false)?;
-        self.threads.insert((tid, comm, hint), ThreadTrack { track, group });
+        self.threads.insert((tid, comm, group), track);
         Ok((track, group))
     }
 
@@ -292,7 +286,7 @@ impl<'a, W: Write> TraceSink<'a, W> {
             }
         }
         let threads = &self.threads;
-        let own = |tid: u32| threads.iter().find(|((of, ..), _)| *of == tid).map(|(_, thread)| thread.track);
+        let own = |tid: u32| threads.iter().find(|((of, ..), _)| *of == tid).map(|(_, &track)| track);
         if self.dsqs.take(event, &mut self.writer, own)? {
             return Ok(());
         }
@@ -304,7 +298,7 @@ impl<'a, W: Write> TraceSink<'a, W> {
             Some(known) => known.track,
             None if hint.is_none() || self.hints.len() >= MAX_THREADS => return Ok(()),
             None => {
-                let own = self.threads.iter().find(|((of, ..), _)| *of == tid).map(|(_, thread)| thread.track);
+                let own = self.threads.iter().find(|((of, ..), _)| *of == tid).map(|(_, &track)| track);
                 self.writer.track(&format!("hint of {tid}"), own, false)?
             }
         };

@@ -322,7 +322,7 @@ fn scheduling_counts_for_the_hint_of_its_time() {
     fs::write(dir.path().join("cells.json"), cells).unwrap();
     fs::write(dir.path().join("layers.json"), layers).unwrap();
     let lines = |profile: &str, config: &str, note: &str| -> Vec<(String, u64, u64)> {
-        let output = run_in(dir.path(), &format!("sched --by cell --json --config {config}.json -f {profile}.tar.gz"));
+        let output = run_in(dir.path(), &format!("sched --by cell --json --config {config}.json -f {profile}"));
         expect(&output, 0, note);
         let is_noted = String::from_utf8_lossy(&output.stderr).contains("none are known here");
         assert_eq!(is_noted, !note.is_empty(), "{output:?}");
@@ -341,11 +341,17 @@ fn scheduling_counts_for_the_hint_of_its_time() {
         assert_eq!([all[0].0.as_str(), all[1].0.as_str()], names, "{all:?}");
         assert_eq!((all[0].1, all[1].1, all[0].2, all[1].2), (1_000_000, 1_000_000, 5, 5), "{all:?}");
     };
-    parts(["all/seven", "all/zero"], &lines("hinted", "cells", ""));
-    parts(["rest", "seven"], &lines("hinted", "layers", ""));
+    parts(["all/seven", "all/zero"], &lines("hinted.tar.gz", "cells", ""));
+    parts(["rest", "seven"], &lines("hinted.tar.gz", "layers", ""));
+    // Lines that have the hints of their threads themselves.
+    expect(&run_in(dir.path(), "process -f hinted.tar.gz"), 0, "sched trace records");
+    parts(["all/seven", "all/zero"], &lines("hinted.out/perf.sched.jsonl", "cells", ""));
     let of = |lines: Vec<(String, u64, u64)>| lines.into_iter().map(|it| it.0).collect::<Vec<_>>();
-    assert_eq!(of(lines("unhinted", "cells", "note: --config: the configuration asks for task hints")), ["all/zero"]);
-    assert_eq!(of(lines("unhinted", "layers", "")), ["seven or rest"]);
+    assert_eq!(
+        of(lines("unhinted.tar.gz", "cells", "note: --config: the configuration asks for task hints")),
+        ["all/zero"]
+    );
+    assert_eq!(of(lines("unhinted.tar.gz", "layers", "")), ["seven or rest"]);
 }
 
 #[test]

@@ -56,7 +56,7 @@ pub struct Row {
     pub threads: u64,
     /// Threads of these that have ended.
     pub ended: u64,
-    /// Threads of which it has a part, as they have moved to another cgroup: `threads` counts them there.
+    /// Threads of which it has a part, as they have moved to another cgroup or got another hint: `threads` counts them there.
     pub parts: u64,
     /// Switches to another thread while it slept or ended: its own wish.
     pub voluntary: u64,
@@ -172,13 +172,18 @@ pub struct Class {
     pub pid: u32,
     /// Id of the cgroup; 0 if unknown or any.
     pub cgroup: u64,
-    /// The task hint; `None` if they have none, or hints are not followed.
+    /// The task hint; `None` if they have none, or hints are not followed, or any: classes of wakeups have none.
     pub hint: Option<u64>,
     /// The threads' name.
     pub comm: Comm,
 }
 
 impl Class {
+    /// The same, whatever the hint.
+    pub(super) fn of_any_hint(thread: &Thread) -> Self {
+        Self { hint: None, ..Self::from(thread) }
+    }
+
     /// The same threads elsewhere.
     pub(super) fn at(self, Home { cgroup, hint }: Home) -> Self {
         Self { cgroup, hint, ..self }
@@ -318,6 +323,7 @@ impl Stats {
             self.left_rows += 1;
             self.left.entry(slot).or_default().push((thread.home(), row));
         } else {
+            row.parts = 0;
             self.add_class(Class::from(thread), &row);
         }
     }

@@ -142,7 +142,7 @@ impl Tracker {
     /// Takes the next event.
     pub fn take(&mut self, event: &SchedEvent, facts: &mut impl Facts) {
         if let SchedWhat::Hint { tid, hint } = event.what {
-            return self.hint(event.time, tid, hint, facts);
+            return self.hint(tid, hint, facts);
         }
         if event.cpu >= MAX_CPUS {
             match event.what {
@@ -177,9 +177,9 @@ impl Tracker {
         Steps { threads, cpu, gaps, unwoken, event, facts, is_observed }.take();
     }
 
-    /// A thread has another hint, or none any more: what comes counts for that.
-    fn hint(&mut self, time: u64, tid: u32, hint: Option<u64>, facts: &mut impl Facts) {
-        let Self { threads, cpus, gaps, .. } = self;
+    /// A thread has another hint, or none any more: what ends from now on counts for that, as for a cgroup.
+    fn hint(&mut self, tid: u32, hint: Option<u64>, facts: &mut impl Facts) {
+        let Self { threads, gaps, .. } = self;
         let Some(hints) = &mut threads.hints else { return };
         threads.had_hint |= hint.is_some();
         match hint {
@@ -191,12 +191,6 @@ impl Tracker {
         let Some(Home { cgroup, .. }) = threads.get(slot).map(Thread::home).filter(|home| home.hint != hint) else {
             return;
         };
-        for (cpu, state) in (0..).zip(cpus) {
-            if let Some((_, since, _)) = state.running.as_mut().filter(|it| it.0 == tid && it.1 < time) {
-                let from = std::mem::replace(since, time);
-                facts.fact(threads, Fact::Ran { cpu, thread: Some(slot), is_thread: true, from, until: time });
-            }
-        }
         facts.fact(threads, Fact::Left { thread: slot, to: Home { cgroup, hint } });
         if let Some(thread) = threads.get_mut(slot) {
             thread.hint = hint;

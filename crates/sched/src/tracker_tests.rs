@@ -225,7 +225,8 @@ fn what_a_thread_does_counts_for_the_hint_that_it_has_then() {
     use TaskState::{Dead, Runnable, Sleeping};
     let hint = |time, tid, hint| event(time, u32::MAX, SchedWhat::Hint { tid, hint });
     let run = |from, until, state, tid| [switch(from, 0, Runnable, tid), switch(until, tid, state, 0)];
-    // Thread 1 has a hint before its first event, another in the middle of a slice, and none in the end; 2 never has one.
+    // Thread 1 has a hint before its first event, another in the middle of a slice, which counts for it, and none in the end; 2 never
+    // has one.
     let events = [
         vec![hint(5, 1, Some(3))],
         run(10, 20, Sleeping, 1).to_vec(),
@@ -238,14 +239,14 @@ fn what_a_thread_does_counts_for_the_hint_that_it_has_then() {
     ]
     .concat();
     let line = |name: &str, threads, run, switches| (name.to_owned(), threads, run, switches);
-    let expected = [line("Is(3)", 1, 16, 2), line("Is(4)", 1, 6, 1), line("None", 2, 6, 2)];
+    let expected = [line("Is(3)", 1, 12, 2), line("Is(4)", 1, 10, 1), line("None", 2, 6, 2)];
     assert_eq!(by_hint(&events, true), expected);
     // A thread is one of its cell, with however many hints.
     let one = by_cell(&events, true, &|task| (if task.hint == TaskHint::Is(3) { "three" } else { "all" }).to_owned());
-    assert_eq!(one, [line("all", 2, 12, 3), line("three", 1, 16, 2)]);
+    assert_eq!(one, [line("all", 2, 16, 3), line("three", 1, 12, 2)]);
     // One that ends leaves what it did, and its hint is not that of the next thread with its number.
     let more = [vec![hint(76, 1, Some(3))], run(80, 81, Dead, 1).to_vec(), run(90, 92, Sleeping, 1).to_vec()].concat();
-    let expected = [line("Is(3)", 1, 17, 3), line("Is(4)", 1, 6, 1), line("None", 3, 8, 3)];
+    let expected = [line("Is(3)", 1, 13, 3), line("Is(4)", 1, 10, 1), line("None", 3, 8, 3)];
     assert_eq!(by_hint(&[events.clone(), more].concat(), true), expected);
     // Where hints are not followed, or there are none, nothing is known of them.
     assert_eq!(by_hint(&events, false), [line("Unknown", 2, 28, 5)]);

@@ -241,7 +241,8 @@ pub(super) fn run(args: &SchedArgs, stdout: Stdout) -> Result<(), Failure> {
     if let Some(placement) = &mut placement {
         placement.know_cgroups(stats.cgroup_paths());
     }
-    if !stats.has_hints() {
+    // Wakeups are counted without hints.
+    if !stats.has_hints() || args.wakers.level().is_some() {
         input::say_unhinted("--config", placement.as_ref());
     }
     capture::say_notes(&outcome, None);

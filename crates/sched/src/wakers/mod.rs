@@ -353,7 +353,7 @@ impl Wakers {
                 self.ended.entry(pair).or_default().merge(&edge);
             }
         }
-        let class = |slot| threads.get(slot).map(Class::from);
+        let class = |slot| threads.get(slot).map(Class::of_any_hint);
         let waker = waker.map_or(Some(None), |slot| class(slot).map(Some));
         let sum = waker.zip(class(wakee)).and_then(|pair| self.classes.value(pair));
         match sum {
@@ -406,7 +406,7 @@ impl Wakers {
             Some((slot, by)) => {
                 let node = self.node(slot);
                 let chain = node.chain.filter(|_| node.pending.is_none());
-                (Waker::Thread { slot, serial: node.serial, class: Class::from(by) }, chain)
+                (Waker::Thread { slot, serial: node.serial, class: Class::of_any_hint(by) }, chain)
             }
         };
         let node = self.node(slot);
@@ -459,7 +459,7 @@ impl Wakers {
             Some(None) => self.no_waker.get_mut(&slot),
             None => None,
         };
-        if let Some(edge) = edge.or_else(|| self.classes.known((waker_class, Class::from(thread)))) {
+        if let Some(edge) = edge.or_else(|| self.classes.known((waker_class, Class::of_any_hint(thread)))) {
             edge.merge(&of_wait);
         }
     }
@@ -467,8 +467,8 @@ impl Wakers {
     fn preempted(&mut self, threads: &Threads, thread: Slot, by: Option<Slot>) {
         let Some(thread) = threads.get(thread).filter(|thread| !self.is_own(thread)) else { return };
         self.counts.preemptions += 1;
-        let by = by.and_then(|by| threads.get(by)).map(Class::from);
-        match self.preemptions.value((by, Class::from(thread))) {
+        let by = by.and_then(|by| threads.get(by)).map(Class::of_any_hint);
+        match self.preemptions.value((by, Class::of_any_hint(thread))) {
             Some(count) => *count += 1,
             None => self.counts.preemptions_uncounted += 1,
         }

@@ -187,7 +187,7 @@ pub fn between(
     let mut groups: FxHashMap<Class, Option<String>> = FxHashMap::default();
     let mut group = |class: Class| groups.entry(class).or_insert_with(|| group_of(&class)).clone();
     let living = wakers.thread_edges(threads);
-    let living = living.map(|(waker, wakee, edge)| (waker.map(Class::from), Class::from(wakee), edge));
+    let living = living.map(|(waker, wakee, edge)| (waker.map(Class::of_any_hint), Class::of_any_hint(wakee), edge));
     let ended = wakers.class_edges().map(|(waker, wakee, edge)| (waker.copied(), *wakee, edge));
     let mut between = BTreeMap::new();
     for (waker, wakee, edge) in living.chain(ended) {
@@ -228,7 +228,7 @@ impl<'a> Names<'a> {
     }
 
     fn thread(&self, thread: &Thread) -> Key<'a> {
-        let (_, pid, cgroup, comm) = self.class(&Class::from(thread));
+        let (_, pid, cgroup, comm) = self.class(&Class::of_any_hint(thread));
         (if self.level == Level::Thread { thread.tid } else { 0 }, pid, cgroup, comm)
     }
 
