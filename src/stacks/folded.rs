@@ -238,7 +238,8 @@ fn make_whole(profile: &mut StackProfile, counts: &[Count]) -> Option<String> {
 fn parse_frame(name: &str) -> Frame {
     let (name, is_kernel) = name.strip_suffix("_[k]").map_or((name, false), |name| (name, true));
     let (name, is_inlined) = name.strip_suffix("_[i]").map_or((name, false), |name| (name, true));
-    let module = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+    // A module whose own name has the brackets, such as [vdso], is written with these alone.
+    let module = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).filter(|name| !name.starts_with('['));
     let function = if module.is_some() { None } else { Some(name.into()) };
     let module = module.filter(|module| *module != "unknown").unwrap_or_default();
     Frame { function, module: module.as_bytes().into(), file: None, line: 0, is_kernel, is_inlined }
@@ -327,6 +328,15 @@ mod tests {
         // A name may end with a number.
         let FoldedStacks { profile, notes } = parse_folded(&b"w;Thread 1 20\nw;b 5\n"[..]).unwrap();
         assert_eq!((folded(&profile).as_str(), notes.len()), ("w;Thread 1 20\nw;b 5\n", 0));
+    }
+
+    #[test]
+    fn brackets_within_brackets_are_a_name() {
+        for text in ["w;[[ ] 1\n", "w;[[a] 1\n", "w;[vdso] 1\n", "w;[] 1\n"] {
+            let written = folded(&parse_folded(text.as_bytes()).unwrap().profile);
+            assert_eq!(folded(&parse_folded(written.as_bytes()).unwrap().profile), written);
+            assert!(text == "w;[] 1\n" || written == text, "{text:?} {written:?}");
+        }
     }
 
     #[test]
