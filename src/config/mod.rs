@@ -18,6 +18,7 @@ pub(crate) mod decide;
 mod express;
 mod fit;
 mod hints;
+mod layer_cgroups;
 pub mod layered;
 pub(crate) mod layers;
 pub(crate) mod members;
