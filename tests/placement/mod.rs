@@ -53,10 +53,11 @@ fn a_trace_says_who_ran_and_whose_the_cpus_are() {
 fn an_idle_subcell_lends_its_cpus_to_those_of_its_cell() {
     let cpus =
         |cell: u32, subcell: u32, cpu: u32| format!("CPU[{cpu}] cell={cell} subcell={subcell} vtime=0 nr_queued=0");
-    let lines = [cpus(1, 1, 0), cpus(1, 2, 1), cpus(1, 3, 2), cpus(2, 1, 3), cpus(3, 1, 4)];
+    let task = "Task[17] vtime=0 cell=1 subcell=4 llc=0".to_owned();
+    let lines = [cpus(1, 1, 0), cpus(1, 2, 1), cpus(1, 3, 2), cpus(1, 4, 5), cpus(2, 1, 3), cpus(3, 1, 4), task];
     let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
     let mut trace = Trace::parse(&dump(20, &lines), BEGIN).unwrap();
-    // Subcell 3 of cell 1 and cell 3 have no threads.
+    // Subcell 3 of cell 1 and cell 3 have no threads; subcell 4 has one of another program.
     trace.dumps[0].renumber(&BTreeMap::from([((1, 1), (0, 5)), ((1, 2), (0, 6)), ((2, 1), (7, 0))]));
     let own = |place, cpus: &[u32]| (place, cpus.iter().copied().collect());
     let expected = BTreeMap::from([own((0, 5), &[0, 2]), own((0, 6), &[1, 2]), own((7, 0), &[3])]);

@@ -119,11 +119,13 @@ fn number_after(text: &str, name: &str) -> Option<u64> {
 }
 
 impl Dump {
-    /// Gives the places the numbers of others. Places without one have no threads, and lend their CPUs to all places of their cell.
+    /// Gives the places the numbers of others. Places without one, and without a runnable thread, lend their CPUs to all places of their
+    /// cell.
     pub fn renumber(&mut self, numbers: &BTreeMap<Place, Place>) {
         let old = std::mem::take(&mut self.assignment);
         for (theirs, ours) in numbers {
-            let idle = old.iter().filter(|(place, _)| place.0 == theirs.0 && !numbers.contains_key(place));
+            let is_idle = |place: &Place| !numbers.contains_key(place) && !self.threads.values().any(|it| it == place);
+            let idle = old.iter().filter(|(place, _)| place.0 == theirs.0 && is_idle(place));
             let lent: BTreeSet<u32> = idle.flat_map(|(_, cpus)| cpus).copied().collect();
             self.assignment.insert(*ours, old.get(theirs).into_iter().flatten().copied().chain(lent).collect());
         }
