@@ -108,7 +108,7 @@ impl SchedSink {
 
     /// A thread of a class of wakeups, whose hint is not known.
     fn task<'a>(&'a self, class: &'a Class) -> Task<'a> {
-        self.labels.task(class, false)
+        self.labels.task(class)
     }
 
     /// The wakeups between threads: thread id of the waker, and of the woken thread. Who knows which threads share memory can tell

@@ -174,10 +174,10 @@ impl<'a, W: Write> TraceSink<'a, W> {
 
     /// What cells know of a thread with this hint.
     fn task_hint(&self, hint: Option<u64>) -> TaskHint {
-        match hint {
-            _ if !self.options.by_hint => TaskHint::Unknown,
-            Some(hint) => TaskHint::Is(hint),
-            None => TaskHint::None,
+        if self.options.by_hint {
+            hint.into()
+        } else {
+            TaskHint::Unknown
         }
     }
 

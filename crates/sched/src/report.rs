@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use super::{Class, CpuRow, Durations, Migrations, Row, Stats, Sums, Threads};
-use scxprof_base::sample::{printable, Comm, Task};
+use scxprof_base::sample::{printable, Comm, Task, TaskHint};
 
 /// Percent of a line's events whose loss is worth a mark.
 pub const MUCH_PERCENT: f64 = 0.1;
@@ -247,17 +247,12 @@ impl Labels {
         self.cgroups.get(&id).map(|path| printable(path))
     }
 
-    /// A thread of a class, whose hint is known if hints were followed. An unknown cgroup has no path.
+    /// A thread of a class. An unknown cgroup has no path.
     #[must_use]
-    pub fn task<'a>(&'a self, class: &'a Class, has_hints: bool) -> Task<'a> {
+    pub fn task<'a>(&'a self, class: &'a Class) -> Task<'a> {
         let path = self.cgroups.get(&class.cgroup).map_or(&b""[..], |path| path);
         let process = self.processes.get(&class.pid).map(Comm::as_bytes);
-        let task = Task::new(path, class.comm.as_bytes()).ids(class.pid, 0).process(process);
-        if has_hints {
-            task.hinted(class.hint)
-        } else {
-            task
-        }
+        Task { hint: class.hint, ..Task::new(path, class.comm.as_bytes()).ids(class.pid, 0).process(process) }
     }
 }
 
@@ -359,16 +354,17 @@ fn grouped(stats: &Stats, threads: &Threads, by: By, labels: &Labels, cell_of: C
             By::Process if pid > 0 => (pid, String::new()),
             By::Process => (0, comm.to_string()),
             By::Cell => {
-                let task = labels.task(&class, threads.have_hints());
-                (0, cell_of(&task.ids(pid, tid)))
+                // Where no thread had one, nothing is known of hints.
+                let hint = if threads.have_hints() { class.hint } else { TaskHint::Unknown };
+                (0, cell_of(&labels.task(&Class { hint, ..class }).ids(pid, tid)))
             }
             _ => (0, path()),
         };
-        let is_counted = tid > 0 && of_thread.0 == tid && of_thread.1.contains(&key);
-        if tid > 0 && !is_counted && by_home {
-            if of_thread.0 != tid {
-                of_thread = (tid, Vec::new());
-            }
+        if of_thread.0 != tid {
+            of_thread = (tid, Vec::new());
+        }
+        let is_counted = tid > 0 && of_thread.1.contains(&key);
+        if tid > 0 && by_home && !is_counted {
             of_thread.1.push(key.clone());
         }
         let (sum, name) = groups.entry(key).or_default();

@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::{Durations, Fact, Facts, Home, Slot, Sums, Thread, Threads, Why};
 use scxprof_base::sample::places::{CpuPlaces, Distance};
 use scxprof_base::sample::sched::TaskState;
-use scxprof_base::sample::Comm;
+use scxprof_base::sample::{Comm, TaskHint};
 
 /// Rows of ended threads by process, cgroup, hint and name, of up to 10 KiB each; later ones lose their process, then all.
 const MAX_ENDED: usize = 4096;
@@ -172,8 +172,8 @@ pub struct Class {
     pub pid: u32,
     /// Id of the cgroup; 0 if unknown or any.
     pub cgroup: u64,
-    /// The task hint; `None` if they have none, or hints are not followed, or any: classes of wakeups have none.
-    pub hint: Option<u64>,
+    /// The task hint; unknown for any, and if hints are not followed.
+    pub hint: TaskHint,
     /// The threads' name.
     pub comm: Comm,
 }
@@ -181,7 +181,7 @@ pub struct Class {
 impl Class {
     /// The same, whatever the hint.
     pub(super) fn of_any_hint(thread: &Thread) -> Self {
-        Self { hint: None, ..Self::from(thread) }
+        Self { hint: TaskHint::Unknown, ..Self::from(thread) }
     }
 
     /// The same threads elsewhere.

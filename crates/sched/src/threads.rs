@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use scxprof_base::sample::sched::SchedEvent;
-use scxprof_base::sample::Comm;
+use scxprof_base::sample::{Comm, TaskHint};
 
 /// Threads that are followed at a time, of about 100 bytes each; events of later ones are counted.
 const MAX_THREADS: usize = 1 << 18;
@@ -22,8 +22,8 @@ pub struct Thread {
     pub comm: Comm,
     /// Id of its cgroup, as of its last event; 0 if unknown.
     pub cgroup: u64,
-    /// Its task hint; `None` if it has none, or hints are not followed.
-    pub hint: Option<u64>,
+    /// Its task hint, if hints are followed.
+    pub hint: TaskHint,
     /// An event has named it, rather than only come from it.
     pub(super) is_named: bool,
     pub(super) state: ThreadState,
@@ -46,8 +46,8 @@ pub(super) struct Dsq {
 pub struct Home {
     /// Id of the cgroup; 0 if unknown.
     pub cgroup: u64,
-    /// The task hint; `None` if it has none, or hints are not followed.
-    pub hint: Option<u64>,
+    /// The task hint, if hints are followed.
+    pub hint: TaskHint,
 }
 
 impl Thread {
@@ -173,7 +173,7 @@ impl Threads {
             return Some(slot);
         }
         let (comm, state) = (Comm::default(), ThreadState::Unknown);
-        let hint = self.hints.as_ref().and_then(|hints| hints.get(&tid).copied());
+        let hint = self.hints.as_ref().map_or(TaskHint::Unknown, |hints| hints.get(&tid).copied().into());
         let thread = Thread { tid, pid: 0, comm, cgroup: 0, hint, is_named: false, state, dsq: None };
         let slot = if let Some(slot) = self.free.pop() {
             *self.get_mut(slot)? = thread;

@@ -187,11 +187,10 @@ impl Tracker {
             Some(_) => return gaps.no_room += 1,
             None => drop(hints.remove(&tid)),
         }
+        let hint = hint.into();
         let Some(slot) = threads.find(tid) else { return };
-        let Some(Home { cgroup, .. }) = threads.get(slot).map(Thread::home).filter(|home| home.hint != hint) else {
-            return;
-        };
-        facts.fact(threads, Fact::Left { thread: slot, to: Home { cgroup, hint } });
+        let Some(before) = threads.get(slot).map(Thread::home).filter(|home| home.hint != hint) else { return };
+        facts.fact(threads, Fact::Left { thread: slot, to: Home { hint, ..before } });
         if let Some(thread) = threads.get_mut(slot) {
             thread.hint = hint;
         }
@@ -324,7 +323,7 @@ impl<F: Facts> Steps<'_, F> {
         // It is on the CPU: what the other one waited or slept for is not its own.
         let state =
             if matches!(before.state, ThreadState::Running { .. }) { before.state } else { ThreadState::Unknown };
-        *thread = Thread { pid, cgroup: 0, hint: None, dsq: None, state, ..before };
+        *thread = Thread { pid, cgroup: 0, hint: thread.hint, dsq: None, state, ..before };
         if let Some((tid, _, running)) = &mut self.cpu.running {
             if *tid == before.tid {
                 *running = Some(slot);
@@ -335,13 +334,12 @@ impl<F: Facts> Steps<'_, F> {
 
     /// The thread is in this cgroup, if it is known: what comes counts there.
     fn is_in(&mut self, slot: Slot, cgroup: u64) {
-        let Some(before) = self.threads.get(slot).map(|thread| thread.cgroup) else { return };
-        if cgroup == 0 || cgroup == before {
+        let Some(before) = self.threads.get(slot).map(Thread::home) else { return };
+        if cgroup == 0 || cgroup == before.cgroup {
             return;
         }
-        if before != 0 {
-            let hint = self.threads.get(slot).and_then(|thread| thread.hint);
-            self.fact(Fact::Left { thread: slot, to: Home { cgroup, hint } });
+        if before.cgroup != 0 {
+            self.fact(Fact::Left { thread: slot, to: Home { cgroup, ..before } });
         }
         if let Some(thread) = self.threads.get_mut(slot) {
             thread.cgroup = cgroup;

@@ -241,9 +241,11 @@ pub(super) fn run(args: &SchedArgs, stdout: Stdout) -> Result<(), Failure> {
     if let Some(placement) = &mut placement {
         placement.know_cgroups(stats.cgroup_paths());
     }
-    // Wakeups are counted without hints.
-    if !stats.has_hints() || args.wakers.level().is_some() {
+    if !stats.has_hints() {
         input::say_unhinted("--config", placement.as_ref());
+    } else if args.wakers.level().is_some() {
+        // Wakeups are counted without hints.
+        input::say_unhinted("--wakers", placement.as_ref());
     }
     capture::say_notes(&outcome, None);
     for lack in &lacks {

@@ -1,7 +1,7 @@
 //! A thread as a scheduler with a configuration sees it.
 
 /// The task hint of a thread.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum TaskHint {
     /// Hints were not followed.
     #[default]
@@ -10,6 +10,13 @@ pub enum TaskHint {
     None,
     /// It has this one.
     Is(u64),
+}
+
+impl From<Option<u64>> for TaskHint {
+    /// Where hints were followed.
+    fn from(hint: Option<u64>) -> Self {
+        hint.map_or(Self::None, Self::Is)
+    }
 }
 
 /// A thread, and what is known of it.
@@ -51,6 +58,6 @@ impl<'a> Task<'a> {
     /// With its hint, where hints were followed.
     #[must_use]
     pub fn hinted(self, hint: Option<u64>) -> Self {
-        Self { hint: hint.map_or(TaskHint::None, TaskHint::Is), ..self }
+        Self { hint: hint.into(), ..self }
     }
 }

@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_full_table_does_without_processes_and_then_refuses() {
-        let class = |pid, name: &str| Class { pid, cgroup: 1, hint: None, comm: Comm::from(name) };
+        let class = |pid, name: &str| Class { pid, cgroup: 1, comm: Comm::from(name), ..Class::default() };
         let mut pairs: Pairs<u64> = Pairs::new(3);
         for pid in 1..=3 {
             *pairs.value((Some(class(pid, "a")), class(pid, "b"))).unwrap() += u64::from(pid);
