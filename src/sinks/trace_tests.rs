@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::sample::sched::{TaskState, WakenBy};
+use crate::sample::RawSample;
 use scxprof_trace::{Edge, Event, Trace, TraceWhat};
 
 fn at(time: u64, what: SchedWhat) -> SchedEvent {
@@ -140,4 +141,40 @@ fn hints_are_slices_and_waiting_threads_are_counted() {
     // At 40 ms one gets the CPU and another one loses it; at 60 ms nothing is known any more.
     assert_eq!(depths, [(11, 1), (12, 2), (30, 1), (40, 2), (60, 0)]);
     assert_eq!(wakings, 3);
+}
+
+#[test]
+fn an_access_is_in_the_subcell_of_the_hint_of_its_time() {
+    let place_of = |task: &Task<'_>| Some(("cell".to_owned(), Some(format!("{:?}", task.hint))));
+    let tracks = |by_hint| {
+        let options = TraceOptions {
+            place_of: &place_of,
+            by_hint,
+            communities: FxHashMap::default(),
+            places: CpuPlaces::default(),
+            kernel: String::new(),
+            real_time: None,
+        };
+        let mut sink = TraceSink::new(Vec::new(), options).unwrap();
+        let samples = [Some(3), Some(4), None, Some(3)].into_iter().zip(1..).map(|(hint, time)| {
+            let raw = RawSample { time, pid: 7, tid: 7, cgroup: 1, access: Access::Load, ..RawSample::default() };
+            Sample { comm: Some(Comm::from("worker")), hint, ..Sample::from(raw) }
+        });
+        sink.samples(&samples.collect::<Vec<_>>(), &mut Cgroups::recorded());
+        let (bytes, _) = sink.finish().unwrap();
+        let has = |name: &str| bytes.windows(name.len()).any(|it| it == name.as_bytes());
+        let subcells: Vec<&str> = ["Is(3)", "Is(4)", "None", "Unknown"].into_iter().filter(|it| has(it)).collect();
+        let mut trace = Trace::open(io::Cursor::new(&bytes)).unwrap();
+        let mut tracks = Vec::new();
+        while let Some(event) = trace.next_event().unwrap() {
+            if let Event::Trace(scxprof_trace::TraceEvent { what: TraceWhat::Slice { track, .. }, .. }) = event {
+                tracks.push(track);
+            }
+        }
+        let first = |track| tracks.iter().position(|it| *it == track).unwrap();
+        (subcells, tracks.iter().map(|&track| first(track)).collect::<Vec<_>>())
+    };
+    // The last access is on the track of the first.
+    assert_eq!(tracks(true), (vec!["Is(3)", "Is(4)", "None"], vec![0, 1, 2, 0]));
+    assert_eq!(tracks(false), (vec!["Unknown"], vec![0, 0, 0, 0]));
 }

@@ -221,6 +221,23 @@ fn a_sample_has_what_the_profile_has() {
 }
 
 #[test]
+fn a_thread_is_in_the_subcell_of_its_last_hint() {
+    let place_of = |task: &Task<'_>| Some((format!("{:?}", task.hint), None));
+    let cells = |hints: [Option<u64>; 3]| -> Vec<String> {
+        let mut tables = ToTables::new(&mut to_files(), BOTH, Some(&place_of)).unwrap();
+        for (tid, (time, hint)) in [1, 1, 2].into_iter().zip((1..).zip(hints)) {
+            let raw = RawSample { time, pid: 1, tid, ..RawSample::default() };
+            tables.sample(&Sample { hint, ..Sample::from(raw) });
+        }
+        let (tables, _) = read(tables.finish().unwrap());
+        tables["thread"].iter().map(|row| text(row, "cell").unwrap().to_owned()).collect()
+    };
+    assert_eq!(cells([Some(3), Some(4), None]), ["Is(4)", "None"]);
+    // Nothing is known of hints where no thread has one.
+    assert_eq!(cells([None; 3]), ["Unknown", "Unknown"]);
+}
+
+#[test]
 fn rows_are_written_in_groups() {
     let mut tables = ToTables::new(&mut to_files(), BOTH, None).unwrap();
     let count = 3 * (1u64 << 16) + 5;
