@@ -15,7 +15,8 @@ echo +cpu >/sys/fs/cgroup/workload.slice/cgroup.subtree_control || fail "no cpu 
 begin_scheduler mitosis scx_mitosis --cell-config mitosis.json || fail "scx_mitosis did not start"
 # Busy: an idle subcell lends its CPUs to others of the cell.
 begin_load
-sleep 5
+# Until it has applied its configuration again, which it does every 10 s: only then does it look at new names.
+sleep 20
 vm-check placement mitosis mitosis.json keep=assigned at-least=99.9 || fail "threads run elsewhere than the configuration says"
 end_load || fail "the load did not end"
 end_scheduler || fail "scx_mitosis did not end as told"
