@@ -1,5 +1,7 @@
 //! Whether a configuration is still the right one: decided again in each interval, from evidence that fades.
 
+use serde::Serialize;
+
 use super::decide::FleetError;
 use super::rows::{Evidence, EvidenceError};
 use super::score::Judge;
@@ -29,7 +31,7 @@ pub struct FadingEvidence {
 }
 
 /// What an interval showed.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Interval {
     /// The locality of the loaded configuration, or of none; `None` if so little is avoidable that no configuration matters.

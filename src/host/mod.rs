@@ -16,6 +16,7 @@ pub(crate) mod room;
 pub(crate) mod tasks;
 pub(crate) mod topology;
 pub(crate) mod tracefs;
+pub(crate) mod usage;
 
 use std::fs;
 use std::io;

@@ -18,7 +18,8 @@ use crate::sample::Comm;
 /// Bytes of a file that are read. The longest is a status with 65,536 groups (`NGROUPS_MAX` in linux/limits.h) of 11 bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
-fn read(path: &Path) -> io::Result<Vec<u8>> {
+/// At most 1 MiB of a file.
+pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(MAX_BYTES).read_to_end(&mut bytes)?;
     Ok(bytes)

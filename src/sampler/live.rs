@@ -9,6 +9,7 @@ use rustc_hash::FxHashSet;
 use super::counted::Counted;
 use super::cpus::{CpuEvents, Recipe, RingOf};
 use super::error::SamplerError;
+use super::loss::Loss;
 use super::open::{Event, Sampling};
 use super::opener::Opener;
 use super::options::{Target, TargetKind};
@@ -136,6 +137,11 @@ impl Live {
         let ended = self.ids.sampling.iter().zip(&self.ended.lost);
         let ended = ended.filter(|(_, &lost)| lost > 0).filter_map(|(id, &lost)| Some(((*id)?, lost)));
         self.sampling().filter_map(|sampling| sampling.event.lost()).chain(ended).collect()
+    }
+
+    /// What each worker lost so far.
+    pub(super) fn losses_of_workers(&self) -> impl Iterator<Item = Loss> + '_ {
+        self.workers.iter().map(|reader| reader.inbox.loss())
     }
 
     /// Lost records of the side-band.

@@ -133,6 +133,15 @@ impl Loss {
         }
     }
 
+    /// What was counted after `before`, an earlier state of the same counts.
+    pub(crate) fn since(&self, before: &Self) -> Self {
+        let (mut since, mut before) = (*self, *before);
+        for (count, earlier) in since.counts().into_iter().zip(before.counts()) {
+            *count = count.saturating_sub(*earlier);
+        }
+        since
+    }
+
     /// All counts: as many as fit.
     fn counts(&mut self) -> [&mut u64; size_of::<Loss>() / size_of::<u64>()] {
         [

@@ -162,6 +162,25 @@ impl Running {
         self.workers.len()
     }
 
+    /// What was lost so far, up to one of the last rounds of each worker. What events say of their own losses is read from the kernel:
+    /// a system call for each event.
+    #[must_use]
+    pub fn loss_so_far(&self) -> Loss {
+        let live = live::lock(&self.live);
+        let mut loss = Loss::default();
+        live.losses_of_workers().for_each(|of_worker| loss.add(&of_worker));
+        let Recipe { events, features, side_features, .. } = &live.recipe;
+        if features.has(Feature::FormatLost) && side_features.has(Feature::FormatLost) {
+            (loss.ring_full, loss.sched.ring_full) = (0, 0);
+            for (plan, planned) in events.iter().enumerate().filter(|(_, planned)| !planned.is_aside) {
+                let lost = if planned.spec.is_sched { &mut loss.sched.ring_full } else { &mut loss.ring_full };
+                *lost = lost.saturating_add(live.counted(plan).lost);
+            }
+            loss.side_band = live.lost_side_band();
+        }
+        loss
+    }
+
     /// Stops the events. The workers empty the rings, send what they have and end.
     pub fn stop(&self) {
         live::lock(&self.live).stop();

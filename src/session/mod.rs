@@ -11,6 +11,7 @@ mod analysis;
 mod builder;
 mod error;
 mod inlet;
+mod live;
 mod namer;
 mod options;
 mod order;
@@ -29,6 +30,10 @@ pub use analysis::{Analysis, Sampled};
 pub use builder::Builder;
 pub(crate) use error::of_source;
 pub use error::{Error, ErrorKind, NoProcess, NotStarted, SessionError, Skipped};
+pub use live::{
+    AccessCounts, AccessLine, AccessLines, CpuNow, Group, Live, LiveError, LiveOptions, LiveState, Losses, OwnCost,
+    Scheduling, SchedulingLines, SharingWindow, Snapshot,
+};
 pub use options::{AnalysisOptions, HostOptions, Whose};
 pub use origins::{Batch, Feed, TraceInput};
 pub use profiler::{Profiler, ProfilerError, ProfilerStatus};
@@ -38,7 +43,7 @@ pub use stop::{Progress, StopHandle};
 pub use crate::decider::Decider;
 // What the types of this module are made of, so that a caller needs no other.
 pub use crate::host::Roots;
-pub use crate::resolve::{Cgroups, Modules, Stacks, SymbolOptions};
+pub use crate::resolve::{AddressSpaces, Cgroups, Modules, Stacks, SymbolOptions};
 pub use crate::sample::{FileId, SideBand, TimedSideBand};
 pub use crate::sampler::attr::{EventSpec, Rate};
 pub use crate::sampler::event::{default_name as default_event, parse as parse_event, EventNameError};
@@ -51,6 +56,8 @@ pub use crate::sampler::{Hardware, Pace, SamplerError, Target};
 #[cfg(feature = "parquet")]
 pub use crate::sinks::TableSink;
 pub use crate::sinks::{
-    AnalysisSink, PlaceOf, SchedSink, Select, Sink, StackSink, TaskSink, TraceCounts, TraceOptions, TraceSink,
+    AnalysisSink, Meanwhile, PlaceOf, SchedSink, Select, Sink, StackSink, TaskSink, TraceCounts, TraceOptions,
+    TraceSink,
 };
 pub use scxprof_base::tables::{TableSize, Tables, TablesHandle};
+pub use scxprof_sched::report::By;

@@ -37,6 +37,11 @@ pub(super) trait Origin {
     /// What was lost, and what was left out, before samples were sorted.
     fn loss(&self) -> Loss;
 
+    /// The same while it runs.
+    fn loss_so_far(&self) -> Loss {
+        self.loss()
+    }
+
     /// The names of processes, where the origin knows them itself.
     fn processes(&self) -> Option<Vec<(u32, Comm)>> {
         None

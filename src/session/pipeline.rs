@@ -16,9 +16,10 @@ use super::origin::{Ending, Filled, Origin};
 use super::piece::{Piece, READY};
 use super::stop::{StopPoll, TICK};
 use crate::outcome::Outcome;
-use crate::resolve::Cgroups;
-use crate::sample::{Sample, SideBand};
-use crate::sinks::Sink;
+use crate::resolve::{AddressSpaces, Cgroups, Modules, Stacks};
+use crate::sample::{Comm, Sample, SideBand, ThreadIndex};
+use crate::sampler::loss::Loss;
+use crate::sinks::{Meanwhile, Sink};
 use scxprof_base::tables::{Tables, TablesHandle};
 
 /// How often the sizes of the tables are measured.
@@ -101,6 +102,43 @@ fn measure<O: Origin>(names: &Names, order: &Order<O::Sample>, origin: &O, sink:
     sink.measure(tables);
 }
 
+/// What the sinks may ask for while samples arrive.
+struct Now<'a, O: Origin> {
+    namer: &'a Namer,
+    origin: &'a O,
+    order: &'a Order<O::Sample>,
+}
+
+impl<O: Origin> Meanwhile for Now<'_, O> {
+    fn stacks(&self) -> Option<(&Stacks, &Modules)> {
+        self.namer.stacks()
+    }
+
+    fn modules(&self) -> Modules {
+        self.namer.modules()
+    }
+
+    fn address_spaces(&self) -> AddressSpaces {
+        self.namer.address_spaces()
+    }
+
+    fn thread_names(&self) -> Vec<(ThreadIndex, Comm)> {
+        self.namer.threads()
+    }
+
+    fn process_names(&self) -> Vec<(u32, Comm)> {
+        self.origin.processes().unwrap_or_else(|| self.namer.processes())
+    }
+
+    fn loss(&self) -> Loss {
+        let mut loss = self.origin.loss_so_far();
+        loss.add(self.namer.loss());
+        (loss.late, loss.late_side_band) = (self.order.late, self.order.late_side_band);
+        loss.sched.late = self.order.late_sched;
+        loss
+    }
+}
+
 /// What the sinks and the caller learn at the end.
 fn outcome<O: Origin>(pipeline: Pipeline<O::Sample>, origin: O, sink: &mut dyn Sink, accesses: u64) -> Outcome {
     let Pipeline { order, mut names, tables, .. } = pipeline;
@@ -161,7 +199,8 @@ fn in_turn<O: Origin>(
         let filled = origin.fill(&mut Inlet::new(order, &mut unfinished, &mut rest));
         if order.is_due() {
             Inlet::new(order, &mut unfinished, &mut rest).release_all();
-            rest.names.namer.lend(rest.sink);
+            let Rest { names: Names { namer, cgroups }, sink, .. } = &mut rest;
+            sink.meanwhile(&Now { namer, origin, order }, cgroups);
         }
         origin.look_again(&mut rest.names.namer, &mut rest.names.cgroups, order);
         if measured.elapsed() >= MEASURE {

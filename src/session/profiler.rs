@@ -7,7 +7,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 
 use super::{default_event, parse_event, EventNameError, Roots};
-use super::{Builder, Error, EventSpec, Feed, Outcome, Progress, Rate, Session, Sink, StackSink, StopHandle, Tables};
+use super::{
+    Builder, Error, EventSpec, Feed, Meanwhile, Outcome, Progress, Rate, Session, Sink, StackSink, StopHandle, Tables,
+};
 use crate::host::priority;
 use crate::resolve::{symbolize, Cgroups, Modules, Stacks, SymbolOptions};
 use crate::sample::{Comm, Sample};
@@ -341,7 +343,8 @@ impl Sink for Lent<'_> {
         self.shared.lock().sink.processes(names, cgroups);
     }
 
-    fn stacks(&mut self, stacks: &Stacks, modules: &Modules) {
+    fn meanwhile(&mut self, capture: &dyn Meanwhile, _: &mut Cgroups) {
+        let Some((stacks, modules)) = capture.stacks() else { return };
         let mut now = self.shared.lock();
         now.elapsed = self.began.elapsed();
         if std::mem::take(&mut now.is_wanted) {

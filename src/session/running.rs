@@ -6,11 +6,11 @@ use std::sync::Arc;
 use super::origins::{self, Capture};
 use super::stop::StopConditions;
 use super::{Analysis, AnalysisOptions, Decider, Error, Feed, Outcome, Progress, Sampled, Select, Sink, Skipped};
-use super::{Tables, TablesHandle, TraceInput};
+use super::{Meanwhile, Tables, TablesHandle, TraceInput};
 use crate::config::{CellSpecs, DecisionOptions};
 use crate::host::priority::raised;
 use crate::profile::{Profile, Recorder};
-use crate::resolve::{Cgroups, Modules, Stacks, SymbolOptions};
+use crate::resolve::{Cgroups, SymbolOptions};
 use crate::sample::sched::SchedEvent;
 use crate::sample::{Comm, Sample, Source, ThreadIndex};
 use scxprof_trace::Event;
@@ -57,11 +57,35 @@ impl Sampling<'_> {
 }
 
 /// What to compute from the samples.
+#[derive(Debug, Clone)]
 pub(super) struct Plan {
     pub(super) specs: CellSpecs,
     pub(super) analysis: AnalysisOptions,
     pub(super) target_cpus: usize,
     pub(super) symbols: SymbolOptions,
+}
+
+impl Plan {
+    /// What decides, within its part of `memory`.
+    pub(super) fn decider(&self, source: Source, memory: usize) -> Decider {
+        let mut decider = Decider::new(self.specs.clone(), source, memory);
+        if self.analysis.symbols {
+            decider = decider.keep_code();
+        }
+        if self.analysis.score {
+            decider = decider.keep_slices();
+        }
+        if self.analysis.use_hints {
+            decider = decider.use_hints();
+        }
+        decider
+    }
+
+    /// The options of the decision.
+    pub(super) fn decision(&self) -> DecisionOptions {
+        let AnalysisOptions { min_share, scheduler, this_host, .. } = self.analysis;
+        DecisionOptions { scheduler, this_host, ..DecisionOptions::new(min_share, self.target_cpus) }
+    }
 }
 
 /// A session that already samples, see [`Builder::start`](super::Builder::start). Samples that come before it is run wait
@@ -116,6 +140,11 @@ impl Session<'_> {
         }
     }
 
+    /// What is computed of its samples.
+    pub(super) fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
     /// How its code is named.
     pub(super) fn symbol_options(&self) -> &SymbolOptions {
         &self.plan.symbols
@@ -138,23 +167,11 @@ impl Session<'_> {
     /// Samples until its end, or until `ended`, which is called about every 50 ms, returns true.
     pub fn run_until(self, ended: impl FnMut(Progress) -> bool) -> Sampled {
         let Self { source, skipped, sampling, raises, plan } = self;
-        let Plan { specs, analysis, target_cpus, symbols } = plan;
-        let AnalysisOptions { min_share, scheduler, this_host, .. } = analysis;
-        let options = DecisionOptions { scheduler, this_host, ..DecisionOptions::new(min_share, target_cpus) };
         let _raised = raised(raises);
-        let mut decider = Decider::new(specs, source, sampling.memory);
-        if analysis.symbols {
-            decider = decider.keep_code();
-        }
-        if analysis.score {
-            decider = decider.keep_slices();
-        }
-        if analysis.use_hints {
-            decider = decider.use_hints();
-        }
+        let mut decider = plan.decider(source, sampling.memory);
         let procfs = matches!(sampling.from, OpenInput::Kernel(_)).then(|| sampling.stop.roots.proc.clone());
         let outcome = sampling.run(&mut decider, ended);
-        let mut sampled = Sampled::new(decider, outcome, options, symbols);
+        let mut sampled = Sampled::new(decider, outcome, plan.decision(), plan.symbols);
         (sampled.skipped, sampled.procfs, sampled.raises) = (skipped, procfs, raises);
         sampled
     }
@@ -233,10 +250,10 @@ impl Sink for All<'_, '_> {
         }
     }
 
-    fn stacks(&mut self, stacks: &Stacks, modules: &Modules) {
-        self.first.stacks(stacks, modules);
+    fn meanwhile(&mut self, now: &dyn Meanwhile, cgroups: &mut Cgroups) {
+        self.first.meanwhile(now, cgroups);
         for sink in &mut self.others {
-            sink.stacks(stacks, modules);
+            sink.meanwhile(now, cgroups);
         }
     }
 

@@ -16,7 +16,7 @@ pub use analysis::AnalysisSink;
 #[cfg(feature = "parquet")]
 pub use parquet::TableSink;
 pub use sched::SchedSink;
-pub use sink::{Select, Sink};
+pub use sink::{Meanwhile, Select, Sink};
 pub use stacks::StackSink;
 pub use tasks::TaskSink;
 pub use trace::{PlaceOf, TraceCounts, TraceOptions, TraceSink};

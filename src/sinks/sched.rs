@@ -14,7 +14,7 @@ use scxprof_sched::dsqs::{self, DsqLine, Dsqs};
 use scxprof_sched::report::{self, By, CellOf, Labels, Line, Order};
 use scxprof_sched::wakers::report::{self as wakers, Level, Within};
 use scxprof_sched::wakers::{Edge, Locality};
-use scxprof_sched::{Class, Fact, Facts, Gaps, Stats, Threads, Tracker, Unwoken, Wakers};
+use scxprof_sched::{Class, Fact, Facts, Gaps, Recent, Stats, Threads, Tracker, Unwoken, Wakers};
 
 /// Statistics of the scheduler's events. They are complete when the session has ended.
 #[derive(Debug, Default)]
@@ -23,6 +23,7 @@ pub struct SchedSink {
     stats: Stats,
     dsqs: Dsqs,
     wakers: Option<Wakers>,
+    recent: Option<Recent>,
     labels: Labels,
 }
 
@@ -31,6 +32,7 @@ struct All<'a> {
     stats: &'a mut Stats,
     dsqs: &'a mut Dsqs,
     wakers: Option<&'a mut Wakers>,
+    recent: Option<&'a mut Recent>,
 }
 
 impl Facts for All<'_> {
@@ -40,6 +42,9 @@ impl Facts for All<'_> {
         self.dsqs.fact(threads, fact);
         if let Some(wakers) = &mut self.wakers {
             wakers.fact(threads, fact);
+        }
+        if let Some(recent) = &mut self.recent {
+            recent.fact(threads, fact);
         }
     }
 }
@@ -75,6 +80,45 @@ impl SchedSink {
     pub fn with_wakers(mut self) -> Self {
         self.wakers = Some(Wakers::new(self.stats.places().clone(), self.labels.own_pid));
         self
+    }
+
+    /// The same, and the statistics of the last window of `length` ns: [`SchedSink::recent`] has them.
+    #[must_use]
+    pub fn with_windows(mut self, length: u64) -> Self {
+        self.recent = Some(Recent::new(self.stats.places().clone(), length));
+        self
+    }
+
+    /// The statistics of the last complete window; `None` without [`SchedSink::with_windows`].
+    #[must_use]
+    pub fn recent(&self) -> Option<&Recent> {
+        self.recent.as_ref()
+    }
+
+    /// Windows have this many ns from now on.
+    pub(crate) fn set_window(&mut self, length: u64) {
+        if let Some(recent) = &mut self.recent {
+            recent.set_length(length);
+        }
+    }
+
+    /// It is `time`, of the clock of the events: a window that is over ends, also if no event comes.
+    pub(crate) fn until(&mut self, time: u64) {
+        if let Some(recent) = &mut self.recent {
+            recent.until(time, &self.tracker);
+        }
+    }
+
+    /// The lines of the last complete window; as [`SchedSink::lines`]. There are none without [`SchedSink::with_windows`].
+    #[must_use]
+    pub fn recent_lines(&self, by: By, order: Order, cell_of: CellOf<'_>) -> Vec<Line> {
+        let lines = |recent: &Recent| recent.lines(self.tracker.threads(), by, order, &self.labels, cell_of);
+        self.recent.as_ref().map_or_else(Vec::new, lines)
+    }
+
+    /// ns on a CPU of each thread in the last complete window, by thread id.
+    pub(crate) fn recent_run(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
+        self.recent.iter().flat_map(|recent| recent.run(self.tracker.threads()))
     }
 
     /// Who wakes whom, with at most `limit` edges and lines of preemptions; `None` without [`SchedSink::with_wakers`].
@@ -198,10 +242,13 @@ impl Sink for SchedSink {
     fn samples(&mut self, _: &[Sample], _: &mut Cgroups) {}
 
     fn sched(&mut self, events: &[SchedEvent], _: &mut Cgroups) {
-        let Self { tracker, stats, dsqs, wakers, .. } = self;
-        let mut all = All { stats, dsqs, wakers: wakers.as_mut() };
+        let Self { tracker, stats, dsqs, wakers, recent, .. } = self;
         for event in events {
-            tracker.take(event, &mut all);
+            if let Some(recent) = recent {
+                recent.until(event.time, tracker);
+            }
+            let all = &mut All { stats, dsqs, wakers: wakers.as_mut(), recent: recent.as_mut() };
+            tracker.take(event, all);
         }
     }
 
@@ -220,6 +267,10 @@ impl Sink for SchedSink {
         tables.set("threads that the scheduler runs", self.tracker.threads().len(), self.tracker.threads().bytes());
         tables.set("statistics of threads and CPUs", self.stats.rows(), self.stats.bytes());
         tables.set("dispatch queues", self.dsqs.len(), self.dsqs.bytes());
+        if let Some(recent) = &self.recent {
+            let (rows, bytes) = recent.size();
+            tables.set("statistics of the last window", rows, bytes);
+        }
         if let Some(wakers) = &self.wakers {
             tables.set("wakeups between threads", wakers.len(), wakers.bytes());
         }

@@ -1,10 +1,32 @@
 //! What takes samples, and selects them.
 
-use crate::resolve::{Cgroups, Modules, Stacks};
+use crate::resolve::{AddressSpaces, Cgroups, Modules, Stacks};
 use crate::sample::sched::SchedEvent;
 use crate::sample::{Comm, Sample, ThreadIndex};
+use crate::sampler::loss::Loss;
 use scxprof_base::tables::Tables;
 use scxprof_trace::Event;
+
+/// What a capture knows while it runs.
+pub trait Meanwhile {
+    /// The call stacks so far, with the objects that contain their code; `None` if no sink wants them.
+    fn stacks(&self) -> Option<(&Stacks, &Modules)>;
+
+    /// The objects that contain the code of the samples so far; none if no sink wants code.
+    fn modules(&self) -> Modules;
+
+    /// The mappings of processes.
+    fn address_spaces(&self) -> AddressSpaces;
+
+    /// The last names of threads, as for [`Sink::ended`].
+    fn thread_names(&self) -> Vec<(ThreadIndex, Comm)>;
+
+    /// The names of processes, as for [`Sink::processes`].
+    fn process_names(&self) -> Vec<(u32, Comm)>;
+
+    /// What was lost and left out so far. For a capture of the kernel's events this asks the kernel for the count of each event.
+    fn loss(&self) -> Loss;
+}
 
 /// Receives samples in order of time.
 pub trait Sink {
@@ -48,10 +70,10 @@ pub trait Sink {
         let _ = tables;
     }
 
-    /// Lends the call stacks so far, with the objects that contain their code, from time to time while samples arrive: for a sink
-    /// that has results before the end. Not for recordings, which are read in several threads.
-    fn stacks(&mut self, stacks: &Stacks, modules: &Modules) {
-        let _ = (stacks, modules);
+    /// Lends what is known so far, from time to time while samples arrive: for a sink that has results before the end. Not for
+    /// recordings, which are read in several threads.
+    fn meanwhile(&mut self, now: &dyn Meanwhile, cgroups: &mut Cgroups) {
+        let _ = (now, cgroups);
     }
 
     /// True if samples must contain the code that made the access ([`Sample::code`]), to be named at the end.

@@ -115,6 +115,16 @@ impl Dsqs {
         self.rows.values().map(|row| size_of::<DsqRow>() + row.wait.bytes()).sum()
     }
 
+    /// The same queues with the threads that are in them at `time`, and nothing that happened before.
+    #[must_use]
+    pub(crate) fn carried(&self, time: u64) -> Self {
+        let full = self.rows.iter().filter(|(_, row)| row.depth > 0);
+        let rows = full.map(|(&id, row)| {
+            (id, DsqRow { depth: row.depth, max_depth: row.depth, last: time.max(row.last), ..DsqRow::default() })
+        });
+        Self { rows: rows.collect(), ..Self::default() }
+    }
+
     fn row(&mut self, id: u64) -> &mut DsqRow {
         let id = if self.rows.len() >= MAX_DSQS && !self.rows.contains_key(&id) { OTHERS } else { id };
         self.rows.entry(id).or_default()

@@ -12,6 +12,7 @@ mod durations;
 mod facts;
 #[cfg(test)]
 mod made;
+mod recent;
 pub mod report;
 mod stats;
 mod threads;
@@ -22,6 +23,7 @@ mod windows;
 pub use dsqs::Dsqs;
 pub use durations::{Durations, Sums};
 pub use facts::{Fact, Facts, QueuedBy};
+pub use recent::Recent;
 pub use stats::{Class, CpuRow, Migrations, Row, Stats};
 pub use threads::{Home, Slot, Thread, Threads, Why};
 pub use tracker::MAX_CPUS;

@@ -128,6 +128,13 @@ impl Tracker {
             .filter(|(_, tid, ..)| !matches!(*tid, 0 | SchedEvent::UNKNOWN))
     }
 
+    /// What CPUs run at this time, as of [`Fact::Ran`]: CPU, thread, whether it is one, since when.
+    pub(crate) fn on_cpus(&self) -> impl Iterator<Item = (u32, Option<Slot>, bool, u64)> + '_ {
+        let running = (0..).zip(&self.cpus).filter_map(|(cpu, state)| Some((cpu, state.running?)));
+        let known = running.filter(|(_, (tid, ..))| *tid != SchedEvent::UNKNOWN);
+        known.map(|(cpu, (tid, since, slot))| (cpu, slot, tid != 0, since))
+    }
+
     /// Before `time` events of some CPUs are missing: what a thread does after it leaves its CPU is not known, as it may run on
     /// another one. Its times on CPUs that were seen count.
     pub fn unobserved_before(&mut self, time: u64) {

@@ -89,17 +89,33 @@ pub(super) struct Joining {
 /// Brings a worker what is to be read. It is no channel: a real-time thread would spin while the sender, which is none, holds a
 /// place in it and waits for the CPU.
 #[derive(Debug, Default)]
-pub(super) struct Inbox(Mutex<Vec<Joining>>);
+pub(super) struct Inbox {
+    joining: Mutex<Vec<Joining>>,
+    /// What the worker has lost so far; it says this in each round.
+    loss: Mutex<Loss>,
+}
 
 impl Inbox {
+    /// What the worker had lost by one of its last rounds.
+    pub(super) fn loss(&self) -> Loss {
+        *self.loss.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says what the worker has lost, unless it would have to wait for a reader.
+    fn tell_loss(&self, loss: &Loss) {
+        if let Ok(mut told) = self.loss.try_lock() {
+            *told = *loss;
+        }
+    }
+
     /// The worker takes it in its next round.
     pub(super) fn put(&self, joining: Joining) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(joining);
+        self.joining.lock().unwrap_or_else(PoisonError::into_inner).push(joining);
     }
 
     /// What came; `None` if something is coming at this moment.
     fn take(&self) -> Option<Vec<Joining>> {
-        match self.0.try_lock() {
+        match self.joining.try_lock() {
             Ok(mut joining) => Some(std::mem::take(&mut joining)),
             Err(TryLockError::Poisoned(poisoned)) => Some(std::mem::take(&mut poisoned.into_inner())),
             Err(TryLockError::WouldBlock) => None,
@@ -242,6 +258,7 @@ impl Worker {
             }
             sink.batch.complete_until = complete_until;
             sink.send();
+            inbox.tell_loss(&sink.loss);
             let tick = if wake.len() < rings.len() { &SHORT_TICK } else { &TICK };
             wait(&mut wake, tick);
         }

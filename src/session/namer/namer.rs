@@ -251,11 +251,29 @@ impl Namer {
         self.threads.processes()
     }
 
-    /// Lends the call stacks so far to the sink.
-    pub(in crate::session) fn lend(&self, sink: &mut dyn Sink) {
-        if let (Accesses::Stacks(stacks), Some(modules)) = (&self.accesses, &self.modules) {
-            sink.stacks(stacks, modules);
+    /// The call stacks so far, with the objects that contain their code, if they are wanted.
+    pub(in crate::session) fn stacks(&self) -> Option<(&Stacks, &Modules)> {
+        match (&self.accesses, &self.modules) {
+            (Accesses::Stacks(stacks), Some(modules)) => Some((stacks, modules)),
+            _ => None,
         }
+    }
+
+    /// The objects that contain the code of the samples so far, with their build ids.
+    pub(in crate::session) fn modules(&self) -> Modules {
+        let mut modules = self.modules.clone().unwrap_or_default();
+        self.finish_code(&mut modules);
+        modules
+    }
+
+    /// The mappings of processes.
+    pub(in crate::session) fn address_spaces(&self) -> AddressSpaces {
+        AddressSpaces::of(&self.maps)
+    }
+
+    /// What was lost and left out here so far.
+    pub(in crate::session) fn loss(&self) -> &Loss {
+        &self.loss
     }
 
     /// Finds the build ids of code by the mappings that are known.

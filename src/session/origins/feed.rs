@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use crate::outcome::Outcome;
 use crate::sample::batch::{self, PendingSample, UserContext};
+use crate::sample::sched::SchedEvent;
 use crate::sample::{RawSample, SideBand, TimedSideBand};
 use crate::sampler::loss::Loss;
 use crate::session::inlet::Inlet;
@@ -35,6 +36,8 @@ pub struct Batch {
     pub call_chains: Vec<(usize, Box<[u64]>)>,
     /// In any order; at equal times it precedes a sample.
     pub side_band: Vec<TimedSideBand>,
+    /// Events of the scheduler, in order of time.
+    pub sched: Vec<SchedEvent>,
     /// This batch and the earlier ones contain everything older than this. ns, of the same clock as the times of the samples.
     pub complete_until: u64,
 }
@@ -60,7 +63,7 @@ impl Batch {
 
 impl From<Batch> for batch::Batch {
     fn from(batch: Batch) -> Self {
-        let Batch { samples, call_chains, side_band, complete_until } = batch;
+        let Batch { samples, call_chains, side_band, sched, complete_until } = batch;
         let mut chains = call_chains.into_iter().peekable();
         let pending = |(at, raw)| {
             let chain = chains.next_if(|(of, _)| *of == at);
@@ -68,7 +71,7 @@ impl From<Batch> for batch::Batch {
             PendingSample { raw, context }
         };
         let samples = samples.into_iter().enumerate().map(pending).collect();
-        Self { worker: 0, samples, side_band, sched: Vec::new(), complete_until }
+        Self { worker: 0, samples, side_band, sched, complete_until }
     }
 }
 

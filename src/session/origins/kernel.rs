@@ -292,6 +292,10 @@ impl Origin for Kernel {
         Loss::default()
     }
 
+    fn loss_so_far(&self) -> Loss {
+        self.running.loss_so_far()
+    }
+
     fn measure(&self, tables: &mut Tables) {
         if let Some(reread) = &self.reread {
             reread.measure(tables);

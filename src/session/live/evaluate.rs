@@ -1,0 +1,78 @@
+//! The evaluation of a sharing window, in a thread of its own: it takes as long as it takes, while sampling goes on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::shared::{Shared, Sharing};
+use super::snapshot::SharingWindow;
+use crate::config::DecisionOptions;
+use crate::decider::Decider;
+use crate::evidence::{Evidence, FadingEvidence, Folds, Interval, Scope};
+use crate::host::priority::thread_cpu_ns;
+use crate::outcome::Outcome;
+use crate::resolve::SymbolOptions;
+use crate::session::Sampled;
+
+/// The accesses of a window, and what was known at its end.
+#[derive(Debug)]
+pub(super) struct Window {
+    pub(super) number: u64,
+    pub(super) seconds: f64,
+    pub(super) decider: Decider,
+    /// With the counts of the window, and all objects and mappings so far.
+    pub(super) outcome: Outcome,
+}
+
+/// Evaluates one window after the other.
+#[derive(Debug)]
+pub(super) struct Evaluator {
+    shared: Arc<Shared>,
+    options: DecisionOptions,
+    symbols: SymbolOptions,
+    fading: FadingEvidence,
+}
+
+impl Evaluator {
+    pub(super) fn new(shared: Arc<Shared>, options: DecisionOptions, llcs: u32, symbols: SymbolOptions) -> Self {
+        Self { shared, options, symbols, fading: FadingEvidence::new(options, llcs) }
+    }
+
+    /// Evaluates a window, and shows the result.
+    pub(super) fn take(&mut self, window: Window) {
+        let begin = thread_cpu_ns();
+        let Window { number, seconds, decider, outcome } = window;
+        let is_empty = decider.tally().total() <= 0.0;
+        let sampled = Sampled::new(decider, outcome, self.options, self.symbols.clone());
+        let evidence = if is_empty { None } else { sampled.evidence(&Scope::default(), "", &Folds::none()).ok() };
+        let mut found = SharingWindow { number, seconds, ..SharingWindow::default() };
+        found.interval = self.interval(evidence);
+        match self.fading.evidence().decide(&self.options) {
+            Ok(faded) => {
+                found.configuration = faded.to_json(self.options.scheduler).ok();
+                found.faded = Some(faded.report);
+            }
+            Err(error) => found.interval.reason = found.interval.reason.take().or(Some(error.to_string())),
+        }
+        let analysis = sampled.decide().ok().map(Arc::new);
+        found.report = analysis.as_ref().and_then(|analysis| analysis.report().ok());
+        let used = Duration::from_nanos(thread_cpu_ns().saturating_sub(begin));
+        self.shared
+            .evaluated(Sharing { window: Arc::new(found), analysis, evidence: self.fading.evidence().clone() }, used);
+    }
+
+    /// Adds the evidence of a window to that of earlier ones. The loaded configuration stays what the caller says.
+    fn interval(&mut self, evidence: Option<Evidence>) -> Interval {
+        let loaded = self.shared.lock().loaded.as_ref().map(|loaded| loaded.json.clone());
+        self.fading.load(loaded.clone());
+        let slices: Vec<Evidence> = evidence.into_iter().collect();
+        match self.fading.interval(&slices) {
+            Ok(interval) => {
+                if interval.new.is_some() {
+                    self.fading.unload(loaded);
+                }
+                interval
+            }
+            Err(error) => Interval::without(error.to_string()),
+        }
+    }
+}

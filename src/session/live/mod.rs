@@ -1,0 +1,457 @@
+//! A capture that stays, and can be looked at while it runs.
+
+mod counts;
+mod evaluate;
+mod groups;
+mod memory;
+mod scheduling;
+mod shared;
+mod snapshot;
+mod usage;
+
+#[cfg(test)]
+mod tests;
+
+pub use snapshot::{
+    AccessCounts, AccessLine, AccessLines, CpuNow, Group, LiveState, Losses, OwnCost, Scheduling, SchedulingLines,
+    SharingWindow, Snapshot,
+};
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use self::counts::Names;
+use self::evaluate::{Evaluator, Window};
+use self::memory::{Deciders, MemorySink};
+use self::scheduling::Watching;
+use self::shared::{Loaded, Shared};
+use self::usage::Usage;
+use super::{
+    AddressSpaces, Analysis, AnalysisOptions, Builder, Error, Feed, HostOptions, Modules, Outcome, Roots, Session,
+    StopHandle, TablesHandle,
+};
+use crate::config::{Placement, PlacementError};
+use crate::host::{priority, topology};
+use crate::sample::places::CpuPlaces;
+use crate::sample::{Source, Task};
+use scxprof_sched::report::{By, Order};
+use scxprof_sched::wakers::report::{self as wakers, Level};
+
+/// The default window of the statistics.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// The default window in which sharing is looked for.
+const SHARING_WINDOW: Duration = Duration::from_secs(10);
+/// The default bytes.
+const MEMORY: usize = 64 << 20;
+
+/// The options of a [`Live`] capture, besides what of the host is sampled.
+#[derive(Debug, Clone)]
+pub struct LiveOptions {
+    /// The window of the statistics; by default 1 s.
+    pub interval: Duration,
+    /// The window in which sharing is looked for: a decision needs more samples than a statistic. By default 10 s; the first one
+    /// ends after 2 s.
+    pub sharing_window: Duration,
+    /// Bytes for all of it, without the rings; by default 64 MiB. Half is for memory, of which each of three sketches (one is filled,
+    /// one is evaluated, one was shown) has its part, and half for the scheduling events.
+    pub memory: usize,
+    /// What is computed from the accesses.
+    pub analysis: AnalysisOptions,
+    /// The directories under which the host is read.
+    pub roots: Roots,
+    /// Last-level caches of the host that configurations are judged for; by default as many as it has, at least 2.
+    pub llcs: Option<u32>,
+}
+
+impl Default for LiveOptions {
+    fn default() -> Self {
+        Self {
+            interval: INTERVAL,
+            sharing_window: SHARING_WINDOW,
+            memory: MEMORY,
+            analysis: AnalysisOptions::default(),
+            roots: Roots::default(),
+            llcs: None,
+        }
+    }
+}
+
+/// Why a [`Live`] capture does not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LiveError {
+    /// The events cannot be sampled.
+    #[error(transparent)]
+    Session(#[from] Error),
+    /// A thread could not be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(std::io::Error),
+    /// A feed has scheduling events or not: they cannot be switched.
+    #[error("the scheduling events of a feed cannot be switched on or off")]
+    OfFeed,
+}
+
+/// A capture that stays: [`Live::snapshot`] says at any time who shares memory, what threads access, and what the scheduler does, in
+/// the last window and since the start.
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use scxprof::session::{By, HostOptions, Live, LiveOptions};
+///
+/// let live = Live::start(LiveOptions::default(), HostOptions::default())?;
+/// live.wait_window(1, Duration::from_secs(10));
+/// for group in live.snapshot(&[By::Process]).groups {
+///     println!("{}: {} threads, {:.1} % of all samples", group.name, group.threads, group.share * 100.0);
+/// }
+/// # Ok::<(), scxprof::session::LiveError>(())
+/// ```
+#[derive(Debug)]
+pub struct Live {
+    shared: Arc<Shared>,
+    source: Option<Source>,
+    notes: Vec<String>,
+    stop: StopHandle,
+    threads: Vec<JoinHandle<()>>,
+    scheduling: Mutex<Switch>,
+    host: HostOptions,
+    roots: Roots,
+    memory: usize,
+    follow_hints: bool,
+    places: CpuPlaces,
+    llcs: u32,
+    usage: Mutex<Usage>,
+    tables: TablesHandle,
+    begin: Instant,
+}
+
+/// The scheduling events.
+#[derive(Debug)]
+enum Switch {
+    Off,
+    On(Watching),
+    /// They come with the accesses.
+    OfFeed(scheduling::Shared),
+}
+
+/// A length of time in ns, at least 1.
+fn ns(length: Duration) -> u64 {
+    u64::try_from(length.as_nanos()).unwrap_or(u64::MAX).max(1)
+}
+
+impl Live {
+    /// Samples the accesses of this host until it is stopped.
+    ///
+    /// # Errors
+    /// [`LiveError`]; then all events are closed.
+    pub fn start(options: LiveOptions, host: HostOptions) -> Result<Self, LiveError> {
+        let sampled = host.clone();
+        let roots = options.roots.clone();
+        Self::begin(options, host, None, move |run| run(Session::builder().host(sampled).roots(roots)))
+    }
+
+    /// The same for samples and scheduling events from elsewhere, for example those of a test. Its windows follow the times of the
+    /// samples.
+    ///
+    /// # Errors
+    /// [`LiveError::Thread`], or the errors of [`AnalysisOptions::cells`].
+    pub fn start_feed(options: LiveOptions, mut feed: Box<dyn Feed + Send>) -> Result<Self, LiveError> {
+        let follow_hints = options.analysis.use_hints;
+        let scheduling = scheduling::Shared::new(&options.roots, ns(options.interval), follow_hints, false);
+        let roots = options.roots.clone();
+        let with = move |run: &mut dyn FnMut(Builder<'_>)| run(Session::builder().feed(&mut *feed).roots(roots));
+        Self::begin(options, HostOptions::default(), Some(scheduling), with)
+    }
+
+    fn begin(
+        options: LiveOptions,
+        host: HostOptions,
+        scheduling: Option<scheduling::Shared>,
+        with: impl FnOnce(&mut dyn FnMut(Builder<'_>)) + Send + 'static,
+    ) -> Result<Self, LiveError> {
+        let LiveOptions { interval, sharing_window, memory, analysis, roots, llcs } = options;
+        let cpus = topology::online_cpus(&roots).unwrap_or_default();
+        let places = topology::places(&roots, &cpus);
+        let caches: BTreeSet<u32> = places.iter().map(|(_, place)| place.llc).collect();
+        let llcs = llcs.unwrap_or(u32::try_from(caches.len()).unwrap_or(u32::MAX)).max(2);
+        // A session gives 9/16 of its memory to its queues and caches, and the rest to a decider; here there are three.
+        let of_memory = memory / 4;
+        let follow_hints = analysis.use_hints;
+        let shared = Arc::new(Shared::default());
+        shared.lock().interval = ns(interval);
+        let (tell, told) = crossbeam_channel::bounded(1);
+        let (of_sampler, of_feed) = (Arc::clone(&shared), scheduling.clone());
+        let sample = move || {
+            with(&mut |builder: Builder<'_>| {
+                let builder = builder.analysis(analysis.clone()).memory(of_memory);
+                let stop = builder.stop_handle();
+                let session = match builder.start() {
+                    Ok(session) => session,
+                    Err(error) => return drop(tell.send(Err(LiveError::from(error)))),
+                };
+                let plan = session.plan().clone();
+                let (options, symbols) = (plan.decision(), plan.symbols.clone());
+                let mut evaluator = Evaluator::new(Arc::clone(&of_sampler), options, llcs, symbols);
+                let (to, from) = crossbeam_channel::bounded::<Window>(1);
+                let evaluate = move || from.into_iter().for_each(|window| evaluator.take(window));
+                let evaluating = match priority::spawn("evaluation", evaluate) {
+                    Ok(thread) => thread,
+                    Err(error) => return drop(tell.send(Err(LiveError::Thread(error)))),
+                };
+                let notes = session.skipped().iter().map(|(source, error)| format!("{source}: {error}")).collect();
+                let started = Started { stop, source: session.source(), notes, tables: session.tables() };
+                let _ = tell.send(Ok(started));
+                let deciders = Deciders { source: session.source(), memory: of_memory, plan };
+                let mut sink = MemorySink::new(Arc::clone(&of_sampler), of_feed.clone(), to, deciders, sharing_window);
+                let outcome = session.run_into(&mut sink, |_| false);
+                let kept = Outcome {
+                    modules: Modules::default(),
+                    address_spaces: AddressSpaces::default(),
+                    ..outcome.clone()
+                };
+                sink.finish(outcome);
+                // What it panicked with was printed.
+                let _ = evaluating.join();
+                of_sampler.ended(kept);
+            });
+            // Also if it could not start, or a sink died.
+            of_sampler.end();
+        };
+        let thread = priority::spawn("live", sample).map_err(LiveError::Thread)?;
+        let Ok(started) = told.recv() else {
+            return Err(LiveError::Thread(std::io::Error::other("the thread that samples died")));
+        };
+        let Started { stop, source, notes, tables } = started?;
+        Ok(Self {
+            shared,
+            source: scheduling.is_none().then_some(source),
+            notes,
+            stop,
+            threads: vec![thread],
+            scheduling: Mutex::new(scheduling.map_or(Switch::Off, Switch::OfFeed)),
+            host,
+            usage: Mutex::new(Usage::new(&roots)),
+            roots,
+            memory,
+            follow_hints,
+            places,
+            llcs,
+            tables,
+            begin: Instant::now(),
+        })
+    }
+
+    /// The source of the accesses; `None` for a feed.
+    #[must_use]
+    pub fn source(&self) -> Option<Source> {
+        self.source
+    }
+
+    /// What the last complete sharing window showed: as [`Session::run`] over the same samples.
+    #[must_use]
+    pub fn analysis(&self) -> Option<Arc<Analysis>> {
+        self.shared.lock().sharing.as_ref().and_then(|sharing| sharing.analysis.clone())
+    }
+
+    /// From now on, says how well this configuration, of scx_mitosis or scx_layered, keeps together what shares; `None` for none.
+    /// It has a name and its JSON.
+    ///
+    /// # Errors
+    /// [`PlacementError`]: the scheduler would not load it. Then nothing has changed.
+    pub fn load(&self, configuration: Option<(String, String)>) -> Result<(), PlacementError> {
+        let load = |(name, json): (String, String)| {
+            let placement = Placement::parse(&json)?;
+            Ok::<Loaded, PlacementError>(Loaded { name, json, placement })
+        };
+        self.shared.load(configuration.map(load).transpose()?);
+        Ok(())
+    }
+
+    /// The part of the avoidable misses that the loaded configuration avoids, by the evidence that fades: as `scxprof score`. `None` if
+    /// none is loaded, or nothing is avoidable.
+    #[must_use]
+    pub fn score(&self) -> Option<f64> {
+        let now = self.shared.lock();
+        let (loaded, sharing) = (now.loaded.clone()?, now.sharing.clone()?);
+        drop(now);
+        sharing.evidence.score(&loaded.placement, self.llcs)
+    }
+
+    /// Switches the events of the scheduler on or off, which cost CPU time at each switch. Off, what they showed is forgotten.
+    ///
+    /// # Errors
+    /// [`LiveError`]; then nothing has changed.
+    pub fn schedule(&self, on: bool) -> Result<(), LiveError> {
+        let mut scheduling = lock(&self.scheduling);
+        match (&*scheduling, on) {
+            (Switch::OfFeed(_) | Switch::On(_), true) | (Switch::Off, false) => Ok(()),
+            (Switch::OfFeed(_), false) => Err(LiveError::OfFeed),
+            (Switch::On(_), false) => {
+                *scheduling = Switch::Off;
+                Ok(())
+            }
+            (Switch::Off, true) => {
+                let interval = self.shared.lock().interval;
+                let statistics = scheduling::Shared::new(&self.roots, interval, self.follow_hints, true);
+                let watching = Watching::start(self.roots.clone(), self.memory / 2, &self.host, statistics)?;
+                *scheduling = Switch::On(watching);
+                Ok(())
+            }
+        }
+    }
+
+    /// True while the scheduler's events are on.
+    #[must_use]
+    pub fn is_scheduling(&self) -> bool {
+        !matches!(&*lock(&self.scheduling), Switch::Off)
+    }
+
+    /// The window of the statistics from now on.
+    pub fn set_interval(&self, interval: Duration) {
+        let interval = ns(interval);
+        self.shared.lock().interval = interval;
+        if let Some(statistics) = self.statistics() {
+            statistics.set_interval(interval);
+        }
+    }
+
+    /// Who wakes whom, since the scheduler's events are on, with at most `limit` edges and lines of preemptions; `None` while they are off.
+    #[must_use]
+    pub fn wakers(&self, level: Level, limit: usize) -> Option<wakers::Report> {
+        self.statistics().and_then(|statistics| statistics.lock().sink.wakers(level, limit))
+    }
+
+    /// Waits until so many sharing windows are complete, until the capture has ended, or until the time is over; true in the first case.
+    #[must_use]
+    pub fn wait_window(&self, windows: u64, timeout: Duration) -> bool {
+        self.shared.wait(timeout, |now| now.windows >= windows || now.has_ended);
+        self.shared.lock().windows >= windows
+    }
+
+    /// Ends sampling, and waits for it and for the evaluation of the last window. What was found stays.
+    pub fn stop(&mut self) {
+        self.stop.stop();
+        for thread in self.threads.drain(..) {
+            // What it panicked with was printed.
+            let _ = thread.join();
+        }
+        let mut scheduling = lock(&self.scheduling);
+        if let Switch::On(watching) = &*scheduling {
+            let statistics = watching.statistics.clone();
+            *scheduling = Switch::OfFeed(statistics);
+        }
+    }
+
+    /// The counts, losses and notes of a capture that has ended.
+    #[must_use]
+    pub fn outcome(&self) -> Option<Outcome> {
+        self.shared.lock().outcome.as_deref().cloned()
+    }
+
+    fn statistics(&self) -> Option<scheduling::Shared> {
+        match &*lock(&self.scheduling) {
+            Switch::Off => None,
+            Switch::On(watching) => Some(watching.statistics.clone()),
+            Switch::OfFeed(statistics) => Some(statistics.clone()),
+        }
+    }
+
+    /// What is known now; of accesses and scheduling it has the lines of each `by`.
+    #[must_use]
+    pub fn snapshot(&self, by: &[By]) -> Snapshot {
+        let now = self.shared.lock();
+        // Copies, so that sampling goes on.
+        let (counts, processes, cgroups) = (now.counts.clone(), now.processes.clone(), now.cgroups.clone());
+        let (loaded, sharing, groups) = (now.loaded.clone(), now.sharing.clone(), Arc::clone(&now.groups));
+        let (loss, accesses, late_windows) = (now.loss, now.accesses, now.late_windows);
+        let (window, interval, evaluation) = (now.window, now.interval, now.evaluation);
+        let mut notes = self.notes.clone();
+        notes.extend(now.outcome.iter().flat_map(|outcome| outcome.notes.iter().cloned()));
+        let state = if now.has_ended { LiveState::Ended } else { LiveState::Running };
+        drop(now);
+        let placement = loaded.as_ref().map(|loaded| &loaded.placement);
+        let names = Names { processes: &processes, cgroups: &cgroups, places: &self.places, placement };
+        let lines = |&by: &By| AccessLines { by, lines: counts.lines(by, &names) };
+        let (busy, cost) = lock(&self.usage).now(&self.roots, Duration::from_nanos(interval));
+        let mut groups = Arc::unwrap_or_clone(groups);
+        let scheduling = self.scheduling(by, placement, sharing.as_deref(), &mut groups);
+        Snapshot {
+            at_unix: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64(),
+            elapsed_s: self.begin.elapsed().as_secs_f64(),
+            state,
+            source: self.source.map_or_else(String::new, |source| source.name().to_owned()),
+            window_s: window as f64 / 1e9,
+            configuration: loaded.as_ref().map(|loaded| loaded.name.clone()),
+            sharing: sharing.map(|sharing| Arc::clone(&sharing.window)),
+            groups,
+            accesses: by.iter().map(lines).collect(),
+            scheduling,
+            cpus: counts::cpus(&counts, &self.places, &busy),
+            losses: Losses {
+                samples: loss.samples,
+                accesses,
+                lost: loss.lost(),
+                lost_percent: loss.percent(),
+                lines: loss.lines(),
+                left_out: loss.left_out(),
+                late_windows,
+            },
+            cost: OwnCost { evaluation_s: evaluation.as_secs_f64(), tables: self.tables.now(), ..cost },
+            notes,
+        }
+    }
+
+    /// What the scheduler did; gives the groups their CPUs.
+    fn scheduling(
+        &self,
+        by: &[By],
+        placement: Option<&Placement>,
+        sharing: Option<&shared::Sharing>,
+        groups: &mut [Group],
+    ) -> Option<Scheduling> {
+        let statistics = self.statistics()?;
+        let statistics = statistics.lock();
+        let sink = &statistics.sink;
+        let cell_of = |task: &Task<'_>| placement.map_or_else(String::new, |placement| placement.name_of(task));
+        let lines = |&by: &By| SchedulingLines {
+            by,
+            window: sink.recent_lines(by, Order::Run, &cell_of),
+            total: sink.lines(by, Order::Run, &cell_of),
+        };
+        let wanted = by.iter().filter(|by| placement.is_some() || **by != By::Cell);
+        let window = sink.recent().map_or(0, scxprof_sched::Recent::window);
+        if let Some(report) = sharing.and_then(|sharing| sharing.window.report.as_ref()).filter(|_| window > 0) {
+            let run = sink.recent_run().collect();
+            groups::count_cpus(groups, report, &run, window);
+        }
+        Some(Scheduling {
+            window_s: window as f64 / 1e9,
+            total_s: sink.window() as f64 / 1e9,
+            events: sink.events(),
+            lost: statistics.loss.sched.lost(),
+            lines: wanted.map(lines).collect(),
+            dsqs: sink.dsqs(),
+            dsqs_window: sink.recent().map_or_else(Vec::new, |recent| recent.dsqs().to_vec()),
+        })
+    }
+}
+
+/// What a capture says when it has started.
+struct Started {
+    stop: StopHandle,
+    source: Source,
+    notes: Vec<String>,
+    tables: TablesHandle,
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

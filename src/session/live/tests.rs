@@ -1,0 +1,195 @@
+use super::*;
+use crate::sample::batch::SideBand;
+use crate::sample::sched::{SchedEvent, SchedTask, SchedWhat, TaskState};
+use crate::sample::{Access, Comm, RawSample};
+use crate::session::{Batch, SchedSink};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// Groups of four threads, each with memory of its own, in one process; a batch for every 10 ms. Thread n runs on CPU n mod 4.
+struct Groups {
+    groups: u32,
+    /// Times of the batches, ns.
+    now: u64,
+    end: u64,
+    has_sched: bool,
+}
+
+impl Groups {
+    fn new(seconds: u64) -> Self {
+        Self { groups: 3, now: 100 * SECOND, end: (100 + seconds) * SECOND, has_sched: true }
+    }
+}
+
+fn task(tid: u32) -> SchedTask {
+    SchedTask { tid, prio: 120, comm: name(tid) }
+}
+
+fn name(tid: u32) -> Comm {
+    if tid == 0 {
+        return Comm::from("swapper");
+    }
+    Comm::from(["alpha", "beta", "gamma"][(tid as usize - 10) / 4 % 3])
+}
+
+impl Feed for Groups {
+    fn next_batch(&mut self) -> Option<Batch> {
+        if self.now >= self.end {
+            return None;
+        }
+        let (time, threads) = (self.now, 4 * self.groups);
+        self.now += SECOND / 100;
+        let mut batch = Batch::until(self.now);
+        if time == 100 * SECOND {
+            batch.side_band(0, SideBand::Comm { pid: 10, tid: 10, exec: false, comm: name(10) });
+            for tid in 11..10 + threads {
+                batch.side_band(0, SideBand::Comm { pid: 10, tid, exec: false, comm: name(tid) });
+            }
+        }
+        for at in 0..threads {
+            let (group, tid) = (at / 4, 10 + at);
+            // A line that changes with time, so that threads of a group meet at it.
+            let line = (time / (SECOND / 50)).wrapping_mul(7) % 512;
+            let addr = 0x10_0000 * u64::from(group + 1) + line * 64;
+            let access = if at % 4 == 0 { Access::Store } else { Access::Load };
+            let time = time + u64::from(at) * 1000;
+            let raw = RawSample { time, pid: 10, tid, cpu: at % 4, addr, access, size: 8, ..RawSample::default() };
+            batch.samples.push(RawSample { period: 1, ..raw });
+        }
+        if self.has_sched {
+            // Each CPU runs one thread of each group in turn for 10 ms.
+            let turn = (time / (SECOND / 100)) as u32;
+            for cpu in 0..4 {
+                let of = |turn: u32| 10 + turn % self.groups * 4 + cpu;
+                let (prev, next) = (of(turn.wrapping_sub(1)), of(turn));
+                let what = SchedWhat::Switch { prev: task(prev), state: TaskState::Runnable, next: task(next) };
+                batch.sched.push(SchedEvent { time, cpu, pid: 10, tid: prev, cgroup: 0, what });
+            }
+        }
+        Some(batch)
+    }
+}
+
+fn options(sharing_window: u64) -> LiveOptions {
+    LiveOptions { sharing_window: Duration::from_secs(sharing_window), ..LiveOptions::default() }
+}
+
+fn run(options: LiveOptions, feed: Groups) -> Live {
+    let live = Live::start_feed(options, Box::new(feed)).unwrap();
+    assert!(live.shared.wait(Duration::from_secs(300), |now| now.has_ended), "it does not end");
+    live
+}
+
+#[test]
+fn a_window_shows_what_a_run_over_the_same_samples_does() {
+    // The window is longer than the feed.
+    let live = run(options(3600), Groups::new(2));
+    let snapshot = live.snapshot(&[By::Thread, By::Process, By::Cpu, By::Cell]);
+    let mut once = Groups::new(2);
+    let analysis = Session::builder().feed(&mut once).memory(MEMORY / 4).run().unwrap();
+    let mut expected = analysis.report().unwrap();
+    let sharing = snapshot.sharing.clone().unwrap();
+    let mut report = sharing.report.clone().unwrap();
+    // Tables have the sizes of what else is kept.
+    (expected.tables, report.tables) = Default::default();
+    assert_eq!(report, expected);
+    assert_eq!(live.analysis().unwrap().mitosis().unwrap(), analysis.mitosis().unwrap());
+    assert_eq!(snapshot.groups.len(), 3, "{:?}", snapshot.groups);
+    assert!(snapshot.groups.iter().all(|group| group.threads == 4 && group.kept.is_none()));
+    assert_eq!((snapshot.state, snapshot.losses.samples, snapshot.losses.accesses), (LiveState::Ended, 2400, 2400));
+    let faded = sharing.faded.as_ref().unwrap();
+    assert_eq!(faded.communities.len(), 3, "{:?}", faded.communities);
+    // Accesses add up whatever the lines are.
+    for lines in snapshot.accesses.iter().filter(|lines| lines.by != By::Cell) {
+        let total: f64 = lines.lines.iter().map(|line| line.total.samples).sum();
+        assert!((total - 2400.0).abs() < 1e-3, "{lines:?}");
+    }
+}
+
+#[test]
+fn the_statistics_of_the_scheduler_are_those_of_a_run() {
+    let live = run(options(3600), Groups::new(3));
+    let snapshot = live.snapshot(&[By::Thread, By::Cpu, By::Process]);
+    let scheduling = snapshot.scheduling.unwrap();
+    let mut once = SchedSink::new(CpuPlaces::default(), None);
+    let mut feed = Groups::new(3);
+    Session::builder().feed(&mut feed).start().unwrap().run_into(&mut once, |_| false);
+    for lines in &scheduling.lines {
+        let expected = once.lines(lines.by, Order::Run, &|_| String::new());
+        assert_eq!(lines.total, expected, "{:?}", lines.by);
+    }
+    assert_eq!(scheduling.events, once.events());
+    // In the last complete second each CPU was busy all the time, and each thread had a third of one.
+    let of = |by| scheduling.lines.iter().find(|lines| lines.by == by).unwrap();
+    let cpus: u64 = of(By::Cpu).window.iter().map(|line| line.run.total_ns).sum();
+    assert_eq!(cpus, 4 * SECOND);
+    let threads = &of(By::Thread).window;
+    assert_eq!(threads.len(), 12);
+    assert!(threads.iter().all(|line| line.run.total_ns.abs_diff(SECOND / 3) <= SECOND / 100), "{threads:?}");
+    let cpus: f64 = snapshot.groups.iter().map(|group| group.cpus.unwrap()).sum();
+    assert!((cpus - 4.0).abs() < 1e-6, "{:?}", snapshot.groups);
+}
+
+#[test]
+fn windows_follow_each_other_and_old_evidence_fades() {
+    let live = run(options(5), Groups::new(30));
+    let snapshot = live.snapshot(&[By::Thread]);
+    let sharing = snapshot.sharing.unwrap();
+    let report = sharing.report.as_ref().unwrap();
+    // The last one ended with the feed, if none was late.
+    assert!(live.shared.lock().windows > 1, "{}", sharing.number);
+    assert_eq!(report.groups().count(), 3, "{:?}", report.headline);
+    assert_eq!(sharing.faded.as_ref().unwrap().communities.len(), 3);
+    assert!(sharing.configuration.is_some());
+    let window: f64 = report.samples;
+    assert!(window < 30.0 * 1200.0, "{window}");
+}
+
+#[test]
+fn a_loaded_configuration_is_judged_at_once() {
+    let live = run(options(3600), Groups::new(2));
+    let good = live.analysis().unwrap().mitosis().unwrap();
+    assert!(live.load(Some(("bad.json".to_owned(), "{}".to_owned()))).is_err());
+    assert_eq!(live.snapshot(&[]).configuration, None);
+    live.load(Some(("good.json".to_owned(), good))).unwrap();
+    let snapshot = live.snapshot(&[By::Cell, By::Thread]);
+    assert_eq!(snapshot.configuration.as_deref(), Some("good.json"));
+    assert!(snapshot.groups.iter().all(|group| group.kept.is_some()), "{:?}", snapshot.groups);
+    let cells = &snapshot.accesses.first().unwrap().lines;
+    assert!(cells.iter().map(|line| line.total.samples).sum::<f64>() > 2399.0, "{cells:?}");
+    // What is in one subcell is kept, what is in a catch-all is not.
+    let one = r#"[{"name": "rest", "matches": {}, "subcells": [
+        {"name": "workers", "matches": [[{"CommPrefix": "alpha"}], [{"CommPrefix": "beta"}]]},
+        {"name": "rest", "matches": [[]]}]}]"#;
+    live.load(Some(("one.json".to_owned(), one.to_owned()))).unwrap();
+    for group in live.snapshot(&[]).groups {
+        let kept = if group.names == ["gamma"] { 0.0 } else { 1.0 };
+        assert_eq!(group.kept, Some(kept), "{group:?}");
+    }
+    let two_thirds = live.score().unwrap();
+    live.load(Some(("good.json".to_owned(), live.analysis().unwrap().mitosis().unwrap()))).unwrap();
+    assert!(live.score().unwrap() <= two_thirds);
+    live.load(None).unwrap();
+    assert!(live.snapshot(&[]).groups.iter().all(|group| group.kept.is_none()));
+    assert!(matches!(live.schedule(false), Err(LiveError::OfFeed)));
+}
+
+#[test]
+fn it_stops_in_the_middle_and_what_cannot_be_sampled_is_an_error() {
+    struct Endless(Groups);
+    impl Feed for Endless {
+        fn next_batch(&mut self) -> Option<Batch> {
+            self.0.end = u64::MAX;
+            self.0.next_batch()
+        }
+    }
+    let mut live = Live::start_feed(options(5), Box::new(Endless(Groups::new(1)))).unwrap();
+    assert!(live.wait_window(2, Duration::from_secs(120)));
+    live.stop();
+    let snapshot = live.snapshot(&[By::Thread]);
+    assert_eq!(snapshot.state, LiveState::Ended);
+    assert!(live.outcome().is_some() && snapshot.losses.samples > 0);
+    let nobody = HostOptions { whose: crate::session::Whose::Pids(vec![u32::MAX - 5]), ..HostOptions::default() };
+    let error = Live::start(options(5), nobody).unwrap_err();
+    assert!(matches!(error, LiveError::Session(_)), "{error}");
+}
