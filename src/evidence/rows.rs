@@ -183,6 +183,11 @@ impl Evidence {
         Self { rows: BTreeMap::new(), scopes: BTreeSet::new(), classes: BTreeSet::new(), taken: 0, memory }
     }
 
+    /// Bytes of memory that the rows take, about.
+    pub(crate) fn bytes(&self) -> usize {
+        self.taken
+    }
+
     /// Adds a row.
     ///
     /// # Errors

@@ -16,8 +16,8 @@ use scxprof::profile::Profile;
 use scxprof::resolve::Cgroups;
 use scxprof::sample::{RawSample, Sample, Source};
 use scxprof::session::{
-    Analysis, AnalysisOptions, Batch, Builder, Error, ErrorKind, Feed, Hardware, HostOptions, NotStarted, SamplerError,
-    SessionError, SideBand, Sink, StopHandle, Whose,
+    Analysis, AnalysisOptions, Batch, Builder, By, Error, ErrorKind, Feed, Hardware, HostOptions, Live, LiveError,
+    LiveOptions, LiveState, NotStarted, SamplerError, SessionError, SideBand, Sink, Snapshot, StopHandle, Whose,
 };
 use scxprof::Session;
 
@@ -103,6 +103,42 @@ fn fault() {
 fn skip(test: &str, error: &Error) {
     let Error::Start(error) = error else { panic!("{error}") };
     println!("SKIP: {test}: {error}");
+}
+
+#[test]
+fn a_live_capture_of_this_host_can_be_looked_at() {
+    let options = LiveOptions { interval: Duration::from_millis(200), ..LiveOptions::default() };
+    let mut live = match Live::start(options, HostOptions::source(Source::Faults)) {
+        Ok(live) => live,
+        Err(LiveError::Session(error)) => return skip("a live capture", &error),
+        Err(error) => panic!("{error}"),
+    };
+    let until = |what: &str, is_so: &dyn Fn(&Snapshot) -> bool| {
+        let begin = Instant::now();
+        while !is_so(&live.snapshot(&[By::Thread, By::Cpu])) {
+            fault();
+            assert!(begin.elapsed() < TIMEOUT, "{what}: {:?}", live.snapshot(&[By::Thread]).losses);
+        }
+    };
+    until("accesses", &|now| now.accesses.iter().all(|lines| lines.lines.iter().any(|it| it.total.samples > 0.0)));
+    until("sharing", &|now| now.sharing.is_some());
+    until("busy CPUs", &|now| now.cpus.iter().any(|cpu| cpu.busy.is_some()) && now.cost.rss_bytes > 0);
+    assert!(live.snapshot(&[]).scheduling.is_none() && !live.is_scheduling());
+    match live.schedule(true) {
+        Ok(()) => {
+            let has_events =
+                |now: &Snapshot| now.scheduling.as_ref().is_some_and(|it| it.events > 0 && it.window_s > 0.0);
+            until("scheduling events", &has_events);
+            live.schedule(false).unwrap();
+            assert!(live.snapshot(&[By::Thread]).scheduling.is_none());
+        }
+        Err(LiveError::Session(error)) => skip("scheduling events of a live capture", &error),
+        Err(error) => panic!("{error}"),
+    }
+    live.stop();
+    let last = live.snapshot(&[By::Process]);
+    assert_eq!(last.state, LiveState::Ended);
+    assert!(live.outcome().is_some_and(|outcome| outcome.samples > 0) && last.losses.samples > 0);
 }
 
 #[test]

@@ -12,8 +12,11 @@ use scxprof_base::sample::printable;
 use scxprof_base::tables::Tables;
 use scxprof_sched::report::By;
 
-/// Threads with counts of their own. If there are more, those that were not sampled for longest are added up by name and cgroup.
-const MAX_THREADS: usize = 1 << 14;
+/// The fewest and the most threads with counts of their own. If there are more, those that were not sampled for longest are added up by
+/// name and cgroup.
+const THREADS: (usize, usize) = (1 << 10, 1 << 16);
+/// The part of all memory that these counts take.
+const PART: usize = 64;
 /// Names and cgroups of such threads; later ones are one row.
 const MAX_GONE: usize = 1 << 12;
 /// CPU numbers at and above this are not counted apart.
@@ -74,6 +77,8 @@ pub(super) struct Counts {
     gone: FxHashMap<(Option<Comm>, u64), (u64, AccessCounts)>,
     cpus: Vec<Spans>,
     windows: u64,
+    /// The most threads.
+    pub(super) limit: usize,
 }
 
 /// What threads are called, and where they belong.
@@ -85,10 +90,16 @@ pub(super) struct Names<'a> {
 }
 
 impl Counts {
+    /// For a capture within so many bytes.
+    pub(super) fn within(memory: usize) -> Self {
+        let limit = (memory / PART / size_of::<(ThreadIndex, ThreadRow)>()).clamp(THREADS.0, THREADS.1);
+        Self { limit, ..Self::default() }
+    }
+
     pub(super) fn add(&mut self, samples: &[Sample]) {
         for sample in samples {
             let raw = &sample.raw;
-            if !self.threads.contains_key(&sample.thread) && self.threads.len() >= MAX_THREADS {
+            if !self.threads.contains_key(&sample.thread) && self.threads.len() >= self.limit {
                 self.evict();
             }
             let row = self.threads.entry(sample.thread).or_insert(ThreadRow {
@@ -279,14 +290,14 @@ mod tests {
 
     #[test]
     fn no_sample_is_lost_whatever_the_number_of_threads() {
-        let mut counts = Counts::default();
+        let mut counts = Counts::within(16 << 20);
         for round in 0..4 {
             for thread in 0..20_000 {
                 counts.add(&[sample(round * 5000 + thread, thread % 3)]);
             }
             counts.end_window();
         }
-        assert!(counts.threads.len() <= MAX_THREADS);
+        assert!(counts.threads.len() <= counts.limit && counts.limit < 10_000);
         let (processes, cgroups, places) = Default::default();
         let names = names(&processes, &cgroups, &places);
         for by in [By::Thread, By::Process, By::Cgroup, By::Cpu, By::Llc] {

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crossbeam_channel::Receiver;
+
 use super::shared::{Shared, Sharing};
 use super::snapshot::SharingWindow;
 use crate::config::DecisionOptions;
@@ -23,6 +25,15 @@ pub(super) struct Window {
     pub(super) outcome: Outcome,
 }
 
+/// Says that nothing is evaluated any more.
+struct Done(Arc<Shared>);
+
+impl Drop for Done {
+    fn drop(&mut self) {
+        self.0.evaluated_all();
+    }
+}
+
 /// Evaluates one window after the other.
 #[derive(Debug)]
 pub(super) struct Evaluator {
@@ -37,8 +48,15 @@ impl Evaluator {
         Self { shared, options, symbols, fading: FadingEvidence::new(options, llcs) }
     }
 
+    /// Evaluates windows until no more can come.
+    pub(super) fn run(mut self, windows: Receiver<Window>) {
+        // Also if it panics, so that nobody waits for it.
+        let _done = Done(Arc::clone(&self.shared));
+        windows.into_iter().for_each(|window| self.take(window));
+    }
+
     /// Evaluates a window, and shows the result.
-    pub(super) fn take(&mut self, window: Window) {
+    fn take(&mut self, window: Window) {
         let begin = thread_cpu_ns();
         let Window { number, seconds, decider, outcome } = window;
         let is_empty = decider.tally().total() <= 0.0;

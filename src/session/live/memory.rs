@@ -142,7 +142,11 @@ impl MemorySink {
         if time >= sharing.end {
             let over = time.saturating_sub(sharing.end) / self.length;
             let next = sharing.end.saturating_add(over.saturating_mul(self.length));
-            if self.over.is_none() && self.to.is_empty() && !self.shared.lock().is_evaluating {
+            if !self.has_clock {
+                // A feed can wait.
+                self.shared.wait(Duration::MAX, |now| !now.is_evaluating || now.has_ended);
+            }
+            if self.over.is_none() && !self.shared.lock().is_evaluating {
                 let decider = std::mem::replace(&mut self.decider, self.deciders.next());
                 self.over = Some((decider, sharing.end - sharing.begin));
                 *sharing = Span { begin: next, end: next.saturating_add(self.length) };
@@ -286,7 +290,19 @@ impl Sink for MemorySink {
 
     fn measure(&self, tables: &mut Tables) {
         self.decider.measure(tables);
-        self.shared.lock().counts.measure(tables);
+        let now = self.shared.lock();
+        now.counts.measure(tables);
+        let (names, paths) = (&now.processes, &now.cgroups);
+        tables.set_map::<(u32, Comm)>("names of processes to show", names.len(), names.capacity(), 0);
+        let bytes = paths.values().map(|path| path.len()).sum();
+        tables.set_map::<(u64, Arc<[u8]>)>("cgroups to show", paths.len(), paths.capacity(), bytes);
+        if let Some(sharing) = &now.sharing {
+            tables.set("evidence of sharing", sharing.evidence.len(), sharing.evidence.bytes());
+        }
+        drop(now);
+        if let Some(scheduling) = &self.scheduling {
+            scheduling.measure(tables);
+        }
     }
 
     fn wants_code(&self) -> bool {

@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use self::counts::Names;
+use self::counts::{Counts, Names};
 use self::evaluate::{Evaluator, Window};
 use self::memory::{Deciders, MemorySink};
 use self::scheduling::Watching;
@@ -180,7 +180,9 @@ impl Live {
         let of_memory = memory / 4;
         let follow_hints = analysis.use_hints;
         let shared = Arc::new(Shared::default());
-        shared.lock().interval = ns(interval);
+        let mut now = shared.lock();
+        (now.interval, now.counts) = (ns(interval), Counts::within(memory));
+        drop(now);
         let (tell, told) = crossbeam_channel::bounded(1);
         let (of_sampler, of_feed) = (Arc::clone(&shared), scheduling.clone());
         let sample = move || {
@@ -193,9 +195,9 @@ impl Live {
                 };
                 let plan = session.plan().clone();
                 let (options, symbols) = (plan.decision(), plan.symbols.clone());
-                let mut evaluator = Evaluator::new(Arc::clone(&of_sampler), options, llcs, symbols);
+                let evaluator = Evaluator::new(Arc::clone(&of_sampler), options, llcs, symbols);
                 let (to, from) = crossbeam_channel::bounded::<Window>(1);
-                let evaluate = move || from.into_iter().for_each(|window| evaluator.take(window));
+                let evaluate = move || evaluator.run(from);
                 let evaluating = match priority::spawn("evaluation", evaluate) {
                     Ok(thread) => thread,
                     Err(error) => return drop(tell.send(Err(LiveError::Thread(error)))),

@@ -106,6 +106,12 @@ impl Shared {
         self.changed.notify_all();
     }
 
+    /// No window will be evaluated any more.
+    pub(super) fn evaluated_all(&self) {
+        self.lock().is_evaluating = false;
+        self.changed.notify_all();
+    }
+
     /// Waits until something is so, or until the time is over; true if it is so.
     pub(super) fn wait(&self, timeout: Duration, mut is_so: impl FnMut(&Now) -> bool) -> bool {
         let waited = self.changed.wait_timeout_while(self.lock(), timeout, |now| !is_so(now));

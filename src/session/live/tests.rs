@@ -8,7 +8,7 @@ const SECOND: u64 = 1_000_000_000;
 
 /// Groups of four threads, each with memory of its own, in one process; a batch for every 10 ms. Thread n runs on CPU n mod 4.
 struct Groups {
-    groups: u32,
+    count: u32,
     /// Times of the batches, ns.
     now: u64,
     end: u64,
@@ -17,7 +17,7 @@ struct Groups {
 
 impl Groups {
     fn new(seconds: u64) -> Self {
-        Self { groups: 3, now: 100 * SECOND, end: (100 + seconds) * SECOND, has_sched: true }
+        Self { count: 3, now: 100 * SECOND, end: (100 + seconds) * SECOND, has_sched: true }
     }
 }
 
@@ -37,7 +37,7 @@ impl Feed for Groups {
         if self.now >= self.end {
             return None;
         }
-        let (time, threads) = (self.now, 4 * self.groups);
+        let (time, threads) = (self.now, 4 * self.count);
         self.now += SECOND / 100;
         let mut batch = Batch::until(self.now);
         if time == 100 * SECOND {
@@ -60,7 +60,7 @@ impl Feed for Groups {
             // Each CPU runs one thread of each group in turn for 10 ms.
             let turn = (time / (SECOND / 100)) as u32;
             for cpu in 0..4 {
-                let of = |turn: u32| 10 + turn % self.groups * 4 + cpu;
+                let of = |turn: u32| 10 + turn % self.count * 4 + cpu;
                 let (prev, next) = (of(turn.wrapping_sub(1)), of(turn));
                 let what = SchedWhat::Switch { prev: task(prev), state: TaskState::Runnable, next: task(next) };
                 batch.sched.push(SchedEvent { time, cpu, pid: 10, tid: prev, cgroup: 0, what });
@@ -192,4 +192,108 @@ fn it_stops_in_the_middle_and_what_cannot_be_sampled_is_an_error() {
     let nobody = HostOptions { whose: crate::session::Whose::Pids(vec![u32::MAX - 5]), ..HostOptions::default() };
     let error = Live::start(options(5), nobody).unwrap_err();
     assert!(matches!(error, LiveError::Session(_)), "{error}");
+}
+
+/// Processes of four threads that share memory, each of which lives for twelve minutes in a cgroup of its own, under a name of its own;
+/// after some hours, names and ids are used again. A batch is of a minute.
+struct Churn {
+    step: u64,
+    steps: u64,
+}
+
+impl Churn {
+    /// The number of the process whose thread has this place, and its thread id.
+    fn thread(at: u32, step: u64) -> (u32, u32) {
+        // They do not all change at once.
+        let generation = (step + u64::from(at / 4) * 5) / 12;
+        let process = generation as u32 % 25 * 3 + at / 4;
+        (process, 100 + process * 4 + at % 4)
+    }
+
+    fn comm(process: u32) -> Comm {
+        let letter = |at: u32| char::from(b'a' + (process / 26u32.pow(at) % 26) as u8);
+        Comm::from(format!("{}{}{}{}x", letter(0), letter(1), letter(2), letter(3)).as_str())
+    }
+}
+
+impl Feed for Churn {
+    fn next_batch(&mut self) -> Option<Batch> {
+        let step = self.step;
+        if step >= self.steps {
+            return None;
+        }
+        self.step += 1;
+        let time = (step + 1) * 60 * SECOND;
+        let mut batch = Batch::until(time + 60 * SECOND);
+        for at in 0..12 {
+            let (process, tid) = Self::thread(at, step);
+            let (pid, comm, cgroup) = (100 + process * 4, Self::comm(process), u64::from(process) + 1);
+            let before = step.checked_sub(1).map(|step| Self::thread(at, step));
+            let cpu = at % 4;
+            if before.is_none_or(|before| before.1 != tid) {
+                if let Some((process, tid)) = before {
+                    batch.side_band(time, SideBand::Exit { pid: 100 + process * 4, tid });
+                }
+                let path = format!("/job-{process}").into_bytes().into_boxed_slice();
+                batch.side_band(time, SideBand::Cgroup { id: cgroup, path });
+                batch.side_band(time, SideBand::Comm { pid, tid, exec: false, comm });
+            }
+            for second in (0..60).step_by(10) {
+                let time = time + 1000 + second * SECOND + u64::from(at) * 10;
+                let addr = 0x10_0000 + (step * 60 + second) % 64 * 64;
+                let access = if at % 4 == 0 { Access::Store } else { Access::Load };
+                let raw = RawSample { time, pid, tid, cpu, addr, access, cgroup, size: 8, ..RawSample::default() };
+                batch.samples.push(RawSample { period: 1, ..raw });
+                let own = SchedTask { tid, prio: 120, comm };
+                let idle = SchedTask { tid: 0, prio: 120, comm: "swapper".into() };
+                let is_last = second == 50 && Self::thread(at, step + 1).1 != tid;
+                let state = if is_last { TaskState::Dead } else { TaskState::Sleeping };
+                let begin = SchedWhat::Switch { prev: idle, state: TaskState::Runnable, next: own };
+                let end = SchedWhat::Switch { prev: own, state, next: idle };
+                let at = time + u64::from(at / 4) * 100_000_000;
+                batch.sched.push(SchedEvent { time: at, cpu, pid: 0, tid: 0, cgroup: 0, what: begin });
+                batch.sched.push(SchedEvent { time: at + 50_000_000, cpu, pid, tid, cgroup, what: end });
+            }
+        }
+        batch.sched.sort_by_key(|event| event.time);
+        Some(batch)
+    }
+}
+
+#[test]
+fn a_day_takes_no_more_memory_than_some_hours() {
+    let tables = |hours: u64| {
+        let options = LiveOptions { interval: Duration::from_secs(30), memory: 16 << 20, ..options(600) };
+        let live = Live::start_feed(options, Box::new(Churn { step: 0, steps: hours * 60 })).unwrap();
+        // Somebody looks from time to time.
+        while !live.shared.wait(Duration::from_millis(50), |now| now.has_ended) {
+            let shown = live.snapshot(&[By::Thread, By::Process, By::Cgroup]);
+            assert!(shown.groups.len() <= 64);
+        }
+        let (outcome, windows) = (live.outcome().unwrap(), live.shared.lock().windows);
+        assert!(windows >= hours * 5, "{windows}");
+        assert_eq!(outcome.samples, hours * 60 * 72);
+        outcome.tables
+    };
+    let (few, day) = (tables(8), tables(24));
+    for (few, day) in few.iter().zip(day.iter()) {
+        assert_eq!(few.name, day.name);
+        // These remember threads that have ended, up to a bound.
+        let bound = match few.name.as_str() {
+            "threads" => Some(6144),
+            "accesses by thread and CPU" => Some(Counts::within(16 << 20).limit as u64),
+            _ => None,
+        };
+        if let Some(bound) = bound {
+            assert!(day.entries <= bound, "{day:?}");
+            continue;
+        }
+        assert!(
+            day.peak_bytes <= few.peak_bytes * 5 / 4 + 4096,
+            "{}: {} and {} bytes",
+            few.name,
+            few.peak_bytes,
+            day.peak_bytes
+        );
+    }
 }
