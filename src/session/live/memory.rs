@@ -244,7 +244,10 @@ impl Sink for MemorySink {
             let count = rest.iter().position(|sample| sample.raw.time >= end).unwrap_or(rest.len());
             let (these, later) = rest.split_at_checked(count.max(1)).unwrap_or((rest, &[]));
             self.decider.samples(these, cgroups);
-            self.shared.lock().counts.add(these);
+            let mut now = self.shared.lock();
+            now.counts.add(these);
+            now.latest.add(these);
+            drop(now);
             self.accesses += these.len() as u64;
             self.last = these.last().map_or(self.last, |sample| self.last.max(sample.raw.time));
             rest = later;
@@ -292,6 +295,8 @@ impl Sink for MemorySink {
         self.decider.measure(tables);
         let now = self.shared.lock();
         now.counts.measure(tables);
+        let (accesses, bytes) = now.latest.size();
+        tables.set("last accesses", accesses, bytes);
         let (names, paths) = (&now.processes, &now.cgroups);
         tables.set_map::<(u32, Comm)>("names of processes to show", names.len(), names.capacity(), 0);
         let bytes = paths.values().map(|path| path.len()).sum();

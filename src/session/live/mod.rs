@@ -18,6 +18,7 @@ pub use snapshot::{
 };
 
 use std::collections::BTreeSet;
+use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -26,7 +27,7 @@ use self::counts::{Counts, Names};
 use self::evaluate::{Evaluator, Window};
 use self::memory::{Deciders, MemorySink};
 use self::scheduling::Watching;
-use self::shared::{Loaded, Shared};
+use self::shared::{Latest, Loaded, Shared};
 use self::usage::Usage;
 use super::{
     AddressSpaces, Analysis, AnalysisOptions, Builder, Error, Feed, HostOptions, Modules, Outcome, Roots, Session,
@@ -34,6 +35,7 @@ use super::{
 };
 use crate::config::{Placement, PlacementError};
 use crate::host::{priority, topology};
+use crate::profile::jsonl;
 use crate::sample::places::CpuPlaces;
 use crate::sample::{Source, Task};
 use scxprof_sched::report::{By, Order};
@@ -45,6 +47,11 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const SHARING_WINDOW: Duration = Duration::from_secs(10);
 /// The default bytes.
 const MEMORY: usize = 64 << 20;
+/// The part of all memory that a session of accesses would have. It gives 9/16 of it to its queues and caches, and the rest to a sketch,
+/// of which there are three here: 3/8 of all memory.
+const OF_SESSION: usize = 5;
+/// The part that the last accesses take.
+const OF_LATEST: usize = 16;
 
 /// The options of a [`Live`] capture, besides what of the host is sampled.
 #[derive(Debug, Clone)]
@@ -54,8 +61,8 @@ pub struct LiveOptions {
     /// The window in which sharing is looked for: a decision needs more samples than a statistic. By default 10 s; the first one
     /// ends after 2 s.
     pub sharing_window: Duration,
-    /// Bytes for all of it, without the rings; by default 64 MiB. Half is for memory, of which each of three sketches (one is filled,
-    /// one is evaluated, one was shown) has its part, and half for the scheduling events.
+    /// Bytes for all of it, without the rings; by default 64 MiB. Half is for accesses, of which each of three sketches (one is filled,
+    /// one is evaluated, one is shown) has its part, and half for scheduling events.
     pub memory: usize,
     /// What is computed from the accesses.
     pub analysis: AnalysisOptions,
@@ -87,7 +94,7 @@ pub enum LiveError {
     Session(#[from] Error),
     /// A thread could not be started.
     #[error("cannot start a thread: {0}")]
-    Thread(std::io::Error),
+    Thread(io::Error),
     /// A feed has scheduling events or not: they cannot be switched.
     #[error("the scheduling events of a feed cannot be switched on or off")]
     OfFeed,
@@ -176,12 +183,12 @@ impl Live {
         let places = topology::places(&roots, &cpus);
         let caches: BTreeSet<u32> = places.iter().map(|(_, place)| place.llc).collect();
         let llcs = llcs.unwrap_or(u32::try_from(caches.len()).unwrap_or(u32::MAX)).max(2);
-        // A session gives 9/16 of its memory to its queues and caches, and the rest to a decider; here there are three.
-        let of_memory = memory / 4;
+        let of_memory = memory / OF_SESSION;
         let follow_hints = analysis.use_hints;
         let shared = Arc::new(Shared::default());
         let mut now = shared.lock();
         (now.interval, now.counts) = (ns(interval), Counts::within(memory));
+        now.latest = Latest::within(memory / OF_LATEST);
         drop(now);
         let (tell, told) = crossbeam_channel::bounded(1);
         let (of_sampler, of_feed) = (Arc::clone(&shared), scheduling.clone());
@@ -223,7 +230,7 @@ impl Live {
         };
         let thread = priority::spawn("live", sample).map_err(LiveError::Thread)?;
         let Ok(started) = told.recv() else {
-            return Err(LiveError::Thread(std::io::Error::other("the thread that samples died")));
+            return Err(LiveError::Thread(io::Error::other("the thread that samples died")));
         };
         let Started { stop, source, notes, tables } = started?;
         Ok(Self {
@@ -330,6 +337,23 @@ impl Live {
     pub fn wait_window(&self, windows: u64, timeout: Duration) -> bool {
         self.shared.wait(timeout, |now| now.windows >= windows || now.has_ended);
         self.shared.lock().windows >= windows
+    }
+
+    /// Writes the last accesses, as many as fit into a sixteenth of the memory, as lines of JSON that [`crate::profile::Profile::open`] and
+    /// `scxprof report` read; without names of code. Returns how many there were.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn write_accesses(&self, out: impl Write) -> io::Result<u64> {
+        let now = self.shared.lock();
+        let (samples, cgroups) = (now.latest.copy(), now.cgroups.clone());
+        drop(now);
+        let mut writer = jsonl::Writer::new(out, self.source.unwrap_or(Source::Recorded));
+        for sample in &samples {
+            writer.write(sample, cgroups.get(&sample.raw.cgroup).map(|path| &**path), None)?;
+        }
+        writer.finish()?.flush()?;
+        Ok(samples.len() as u64)
     }
 
     /// Ends sampling, and waits for it and for the evaluation of the last window. What was found stays.

@@ -1,6 +1,7 @@
 //! What the threads of a live capture show each other. Locks are held for copies and counts alone, so that no reader waits for an
 //! evaluation or for whoever looks.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use super::snapshot::{Group, SharingWindow};
 use crate::config::Placement;
 use crate::evidence::Evidence;
 use crate::outcome::Outcome;
-use crate::sample::Comm;
+use crate::sample::{Comm, Sample};
 use crate::sampler::loss::Loss;
 use crate::session::Analysis;
 
@@ -27,6 +28,8 @@ pub(super) struct Shared {
 #[derive(Debug, Default)]
 pub(super) struct Now {
     pub(super) counts: Counts,
+    /// The last accesses, as many as there is room for.
+    pub(super) latest: Latest,
     pub(super) processes: FxHashMap<u32, Comm>,
     pub(super) cgroups: FxHashMap<u64, Arc<[u8]>>,
     /// The length of the windows of statistics, and of the last complete one; ns.
@@ -46,6 +49,36 @@ pub(super) struct Now {
     /// The end of the capture of memory.
     pub(super) outcome: Option<Box<Outcome>>,
     pub(super) has_ended: bool,
+}
+
+/// The last accesses.
+#[derive(Debug, Default)]
+pub(super) struct Latest {
+    samples: VecDeque<Sample>,
+    limit: usize,
+}
+
+impl Latest {
+    /// Of at most so many bytes.
+    pub(super) fn within(bytes: usize) -> Self {
+        Self { samples: VecDeque::new(), limit: bytes / size_of::<Sample>() }
+    }
+
+    pub(super) fn add(&mut self, samples: &[Sample]) {
+        let new = samples.get(samples.len().saturating_sub(self.limit)..).unwrap_or_default();
+        let room = self.limit - new.len();
+        self.samples.drain(..self.samples.len().saturating_sub(room));
+        self.samples.extend(new);
+    }
+
+    pub(super) fn copy(&self) -> Vec<Sample> {
+        self.samples.iter().copied().collect()
+    }
+
+    /// Accesses, and bytes of memory.
+    pub(super) fn size(&self) -> (usize, usize) {
+        (self.samples.len(), self.samples.capacity() * size_of::<Sample>())
+    }
 }
 
 /// The loaded configuration.

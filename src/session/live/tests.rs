@@ -1,7 +1,7 @@
 use super::*;
 use crate::sample::batch::SideBand;
 use crate::sample::sched::{SchedEvent, SchedTask, SchedWhat, TaskState};
-use crate::sample::{Access, Comm, RawSample};
+use crate::sample::{Access, Comm, RawSample, Sample};
 use crate::session::{Batch, SchedSink};
 
 const SECOND: u64 = 1_000_000_000;
@@ -86,7 +86,7 @@ fn a_window_shows_what_a_run_over_the_same_samples_does() {
     let live = run(options(3600), Groups::new(2));
     let snapshot = live.snapshot(&[By::Thread, By::Process, By::Cpu, By::Cell]);
     let mut once = Groups::new(2);
-    let analysis = Session::builder().feed(&mut once).memory(MEMORY / 4).run().unwrap();
+    let analysis = Session::builder().feed(&mut once).memory(MEMORY / OF_SESSION).run().unwrap();
     let mut expected = analysis.report().unwrap();
     let sharing = snapshot.sharing.clone().unwrap();
     let mut report = sharing.report.clone().unwrap();
@@ -99,6 +99,13 @@ fn a_window_shows_what_a_run_over_the_same_samples_does() {
     assert_eq!((snapshot.state, snapshot.losses.samples, snapshot.losses.accesses), (LiveState::Ended, 2400, 2400));
     let faded = sharing.faded.as_ref().unwrap();
     assert_eq!(faded.communities.len(), 3, "{:?}", faded.communities);
+    // The last accesses are all of them, and can be read again.
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("last.jsonl");
+    assert_eq!(live.write_accesses(std::fs::File::create(&path).unwrap()).unwrap(), 2400);
+    let mut profile = crate::profile::Profile::open(&path).unwrap();
+    let again = Session::builder().profile(&mut profile).run().unwrap().report().unwrap();
+    assert_eq!(again.groups().count(), 3, "{}", again.headline);
     // Accesses add up whatever the lines are.
     for lines in snapshot.accesses.iter().filter(|lines| lines.by != By::Cell) {
         let total: f64 = lines.lines.iter().map(|line| line.total.samples).sum();
@@ -296,4 +303,18 @@ fn a_day_takes_no_more_memory_than_some_hours() {
             day.peak_bytes
         );
     }
+}
+
+#[test]
+fn the_last_accesses_are_kept_and_no_more() {
+    let mut latest = Latest::within(10 * size_of::<Sample>());
+    let sample = |time| Sample::from(RawSample { time, ..RawSample::default() });
+    let times = |latest: &Latest| latest.copy().iter().map(|sample| sample.raw.time).collect::<Vec<u64>>();
+    latest.add(&[1, 2, 3].map(sample));
+    latest.add(&[4, 5, 6, 7, 8, 9, 10, 11].map(sample));
+    assert_eq!(times(&latest), [2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
+    latest.add(&(20..50).map(sample).collect::<Vec<_>>());
+    assert_eq!(times(&latest), (40..50).collect::<Vec<u64>>());
+    latest.add(&[]);
+    assert_eq!(latest.size().0, 10);
 }
