@@ -71,6 +71,12 @@ impl FadingEvidence {
         Self { options, llcs, evidence: Evidence::default(), loaded: None, candidate: None }
     }
 
+    /// The same with evidence of at most so many bytes; by default 256 MiB.
+    #[must_use]
+    pub fn within(self, memory: usize) -> Self {
+        Self { evidence: Evidence::within(memory), ..self }
+    }
+
     /// Goes on with the evidence of an earlier watch, and what it found better than the same loaded configuration.
     #[must_use]
     pub fn resume(self, evidence: Evidence, candidate: Option<String>) -> Self {
@@ -118,7 +124,10 @@ impl FadingEvidence {
         let candidate = self.candidate.take();
         let mut fresh = Evidence::default();
         slices.iter().try_for_each(|slice| fresh.merge(slice))?;
-        let mut evidence = self.evidence.faded(FADE);
+        let faded = self.evidence.faded(FADE);
+        let mut evidence = faded.clone();
+        // Also where there is no room for what is new: the next interval may have fewer classes.
+        self.evidence = faded;
         evidence.merge(&fresh)?;
         self.evidence = evidence;
         let mut found = Interval::default();
@@ -218,6 +227,26 @@ pub enum WatchError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::evidence::{Class, Key, RowKind, Scope, Sum, Sums};
+
+    #[test]
+    fn evidence_without_room_fades_all_the_same() {
+        let of = |from: u32, to: u32| {
+            let mut rows = Evidence::default();
+            for at in from..to {
+                let class = Class { cell: "rest".into(), comm: format!("t{at}"), ..Class::default() };
+                rows.add(Key::of(RowKind::Class, &Scope::default(), &class), &Sums::default().with(Sum::Runs, 2))
+                    .unwrap();
+            }
+            rows
+        };
+        let mut watch = FadingEvidence::new(DecisionOptions::new(0.05, 4), 2).within(64 << 10);
+        watch.interval(&[of(0, 50)]).unwrap();
+        assert_eq!(watch.evidence().len(), 50);
+        assert!(watch.interval(&[of(50, 2000)]).is_err());
+        watch.interval(&[]).unwrap();
+        assert_eq!(watch.evidence().len(), 0);
+    }
 
     #[test]
     fn a_ratio_is_as_certain_as_its_parts_are_alike() {

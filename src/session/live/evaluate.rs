@@ -44,8 +44,15 @@ pub(super) struct Evaluator {
 }
 
 impl Evaluator {
-    pub(super) fn new(shared: Arc<Shared>, options: DecisionOptions, llcs: u32, symbols: SymbolOptions) -> Self {
-        Self { shared, options, symbols, fading: FadingEvidence::new(options, llcs) }
+    /// Evidence takes at most `memory` bytes, twice: one is judged by while another one is made.
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        options: DecisionOptions,
+        llcs: u32,
+        symbols: SymbolOptions,
+        memory: usize,
+    ) -> Self {
+        Self { shared, options, symbols, fading: FadingEvidence::new(options, llcs).within(memory) }
     }
 
     /// Evaluates windows until no more can come.

@@ -50,6 +50,8 @@ const MEMORY: usize = 64 << 20;
 /// The part of all memory that a session of accesses would have. It gives 9/16 of it to its queues and caches, and the rest to a sketch,
 /// of which there are three here: 3/8 of all memory.
 const OF_SESSION: usize = 5;
+/// The part that evidence takes, twice.
+const OF_EVIDENCE: usize = 32;
 /// The part that the last accesses take.
 const OF_LATEST: usize = 16;
 
@@ -202,7 +204,7 @@ impl Live {
                 };
                 let plan = session.plan().clone();
                 let (options, symbols) = (plan.decision(), plan.symbols.clone());
-                let evaluator = Evaluator::new(Arc::clone(&of_sampler), options, llcs, symbols);
+                let evaluator = Evaluator::new(Arc::clone(&of_sampler), options, llcs, symbols, memory / OF_EVIDENCE);
                 let (to, from) = crossbeam_channel::bounded::<Window>(1);
                 let evaluate = move || evaluator.run(from);
                 let evaluating = match priority::spawn("evaluation", evaluate) {
