@@ -42,6 +42,11 @@ pub(super) trait Origin {
         self.loss()
     }
 
+    /// Facts for the user so far, in sentences.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// The names of processes, where the origin knows them itself.
     fn processes(&self) -> Option<Vec<(u32, Comm)>> {
         None

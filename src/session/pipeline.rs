@@ -130,6 +130,14 @@ impl<O: Origin> Meanwhile for Now<'_, O> {
         self.origin.processes().unwrap_or_else(|| self.namer.processes())
     }
 
+    fn complete_until(&self) -> u64 {
+        self.order.released()
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.origin.notes()
+    }
+
     fn loss(&self) -> Loss {
         let mut loss = self.origin.loss_so_far();
         loss.add(self.namer.loss());

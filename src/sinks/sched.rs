@@ -1,6 +1,7 @@
 //! A sink that makes statistics of the scheduler's events.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 
@@ -14,7 +15,7 @@ use scxprof_sched::dsqs::{self, DsqLine, Dsqs};
 use scxprof_sched::report::{self, By, CellOf, Labels, Line, Order};
 use scxprof_sched::wakers::report::{self as wakers, Level, Within};
 use scxprof_sched::wakers::{Edge, Locality};
-use scxprof_sched::{Class, Fact, Facts, Gaps, Recent, Stats, Threads, Tracker, Unwoken, Wakers};
+use scxprof_sched::{Class, Fact, Facts, Gaps, Recent, RecentWindow, Stats, Threads, Tracker, Unwoken, Wakers};
 
 /// Statistics of the scheduler's events. They are complete when the session has ended.
 #[derive(Debug, Default)]
@@ -89,10 +90,10 @@ impl SchedSink {
         self
     }
 
-    /// The statistics of the last complete window; `None` without [`SchedSink::with_windows`].
+    /// The last complete window; `None` without [`SchedSink::with_windows`], and before it is over.
     #[must_use]
-    pub fn recent(&self) -> Option<&Recent> {
-        self.recent.as_ref()
+    pub fn recent(&self) -> Option<&Arc<RecentWindow>> {
+        self.recent.as_ref().and_then(Recent::last)
     }
 
     /// Windows have this many ns from now on.
@@ -109,16 +110,31 @@ impl SchedSink {
         }
     }
 
-    /// The lines of the last complete window; as [`SchedSink::lines`]. There are none without [`SchedSink::with_windows`].
-    #[must_use]
-    pub fn recent_lines(&self, by: By, order: Order, cell_of: CellOf<'_>) -> Vec<Line> {
-        let lines = |recent: &Recent| recent.lines(self.tracker.threads(), by, order, &self.labels, cell_of);
-        self.recent.as_ref().map_or_else(Vec::new, lines)
+    /// What threads are called in lines.
+    pub(crate) fn labels(&self) -> &Labels {
+        &self.labels
     }
 
-    /// ns on a CPU of each thread in the last complete window, by thread id.
-    pub(crate) fn recent_run(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
-        self.recent.iter().flat_map(|recent| recent.run(self.tracker.threads()))
+    /// These are the names of processes now; `cgroups` has the paths of cgroups. What is in no statistic any more is forgotten.
+    pub(crate) fn know(&mut self, processes: &[(u32, Comm)], cgroups: &mut Cgroups) {
+        self.labels.processes = processes.iter().copied().collect();
+        let ids = self.cgroup_ids();
+        self.labels.cgroups.retain(|id, _| ids.contains(id));
+        self.find_paths(&ids, cgroups);
+    }
+
+    /// The cgroups of all statistics.
+    fn cgroup_ids(&self) -> FxHashSet<u64> {
+        let of_wakers = self.wakers.iter().flat_map(Wakers::cgroups);
+        self.stats.cgroups(self.tracker.threads()).chain(of_wakers).filter(|&id| id != 0).collect()
+    }
+
+    fn find_paths(&mut self, ids: &FxHashSet<u64>, cgroups: &mut Cgroups) {
+        for &id in ids {
+            if let Some(path) = cgroups.path(id) {
+                self.labels.cgroups.insert(id, path.to_vec());
+            }
+        }
     }
 
     /// Who wakes whom, with at most `limit` edges and lines of preemptions; `None` without [`SchedSink::with_wakers`].
@@ -254,19 +270,23 @@ impl Sink for SchedSink {
 
     fn processes(&mut self, names: &[(u32, Comm)], cgroups: &mut Cgroups) {
         self.labels.processes.extend(names.iter().copied());
-        let of_wakers = self.wakers.iter().flat_map(Wakers::cgroups);
-        let ids: FxHashSet<u64> = self.stats.cgroups(self.tracker.threads()).chain(of_wakers).collect();
-        for id in ids.into_iter().filter(|&id| id != 0) {
-            if let Some(path) = cgroups.path(id) {
-                self.labels.cgroups.insert(id, path.to_vec());
-            }
-        }
+        let ids = self.cgroup_ids();
+        self.find_paths(&ids, cgroups);
     }
 
     fn measure(&self, tables: &mut Tables) {
         tables.set("threads that the scheduler runs", self.tracker.threads().len(), self.tracker.threads().bytes());
         tables.set("statistics of threads and CPUs", self.stats.rows(), self.stats.bytes());
         tables.set("dispatch queues", self.dsqs.len(), self.dsqs.bytes());
+        let Labels { processes, cgroups, .. } = &self.labels;
+        let bytes = cgroups.values().map(Vec::capacity).sum::<usize>();
+        let names = "names of the scheduler's threads";
+        tables.set_map::<(u64, Vec<u8>)>(
+            names,
+            processes.len() + cgroups.len(),
+            processes.capacity() + cgroups.capacity(),
+            bytes,
+        );
         if let Some(recent) = &self.recent {
             let (rows, bytes) = recent.size();
             tables.set("statistics of the last window", rows, bytes);

@@ -24,6 +24,12 @@ pub trait Meanwhile {
     /// The names of processes, as for [`Sink::processes`].
     fn process_names(&self) -> Vec<(u32, Comm)>;
 
+    /// Everything up to this time was given to the sinks, but for what came too late; CLOCK_MONOTONIC in ns, or the clock of a feed.
+    fn complete_until(&self) -> u64;
+
+    /// What the capture has to say so far, in sentences; of a feed nothing.
+    fn notes(&self) -> Vec<String>;
+
     /// What was lost and left out so far. For a capture of the kernel's events this asks the kernel for the count of each event.
     fn loss(&self) -> Loss;
 }

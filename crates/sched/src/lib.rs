@@ -23,7 +23,7 @@ mod windows;
 pub use dsqs::Dsqs;
 pub use durations::{Durations, Sums};
 pub use facts::{Fact, Facts, QueuedBy};
-pub use recent::Recent;
+pub use recent::{Recent, RecentWindow};
 pub use stats::{Class, CpuRow, Migrations, Row, Stats};
 pub use threads::{Home, Slot, Thread, Threads, Why};
 pub use tracker::MAX_CPUS;

@@ -110,6 +110,13 @@ impl Row {
         self.touched += other.touched;
     }
 
+    /// True if nothing happened.
+    pub(super) fn is_empty(&self) -> bool {
+        let counts = [self.voluntary, self.involuntary, self.wakeups, self.wakes, self.migrations.total, self.charged];
+        let times = [&self.run, &self.wait, &self.sleep, &self.blocked];
+        counts.iter().all(|count| *count == 0) && times.iter().all(|sums| sums.count() == 0) && self.touched == 0
+    }
+
     /// All switches from it.
     #[must_use]
     pub fn switches(&self) -> u64 {

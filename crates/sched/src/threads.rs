@@ -160,6 +160,12 @@ impl Threads {
             + self.hints.as_ref().map_or(0, |hints| hints.capacity() * (size_of::<(u32, u64)>() + 1))
     }
 
+    /// A copy of those that are wanted, as they are now.
+    pub(super) fn copy_of(&self, is_wanted: impl Fn(Slot) -> bool) -> Self {
+        let wanted = self.by_tid.iter().filter(|(_, &slot)| is_wanted(slot)).map(|(&tid, &slot)| (tid, slot));
+        Self { slots: self.slots.clone(), by_tid: wanted.collect(), had_hint: self.had_hint, ..Self::default() }
+    }
+
     pub(super) fn get_mut(&mut self, slot: Slot) -> Option<&mut Thread> {
         self.slots.get_mut(slot as usize)
     }

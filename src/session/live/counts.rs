@@ -103,8 +103,9 @@ impl Counts {
                 self.evict();
             }
             let row = self.threads.entry(sample.thread).or_insert(ThreadRow {
-                pid: raw.pid,
-                tid: raw.tid,
+                // Threads without a name have one number, whichever they are.
+                pid: if sample.comm.is_some() { raw.pid } else { 0 },
+                tid: if sample.comm.is_some() { raw.tid } else { 0 },
                 comm: None,
                 cgroup: 0,
                 hint: None,
@@ -186,8 +187,7 @@ impl Counts {
             let path = names.cgroups.get(&cgroup);
             let subcell = || {
                 let placement = names.placement?;
-                let task =
-                    Task::new(path.map_or(&b"/"[..], |path| path), comm.as_ref().map_or(&[][..], Comm::as_bytes));
+                let task = Task::new(path.map_or(&b""[..], |path| path), comm.as_ref().map_or(&[][..], Comm::as_bytes));
                 let process = pid.and_then(|pid| names.processes.get(&pid)).map(Comm::as_bytes);
                 let task = task.ids(pid.unwrap_or(0), tid.unwrap_or(0)).process(process);
                 placement.taker(&if placement.uses_hints() { task.hinted(hint) } else { task })
@@ -219,7 +219,8 @@ impl Counts {
         };
         for row in self.threads.values() {
             let ThreadRow { pid, tid, comm, cgroup, hint, counts, .. } = *row;
-            put((Some(pid), Some(tid), comm, cgroup, hint), 1, (counts.window, counts.total));
+            let (pid, tid) = ((pid > 0).then_some(pid), (tid > 0).then_some(tid));
+            put((pid, tid, comm, cgroup, hint), 1, (counts.window, counts.total));
         }
         for (&(comm, cgroup), &(threads, total)) in &self.gone {
             put((None, None, comm, cgroup, None), threads, (AccessCounts::default(), total));

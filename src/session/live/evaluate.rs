@@ -68,9 +68,13 @@ impl Evaluator {
         let Window { number, seconds, decider, outcome } = window;
         let is_empty = decider.tally().total() <= 0.0;
         let sampled = Sampled::new(decider, outcome, self.options, self.symbols.clone());
-        let evidence = if is_empty { None } else { sampled.evidence(&Scope::default(), "", &Folds::none()).ok() };
+        let evidence =
+            if is_empty { Ok(Evidence::default()) } else { sampled.evidence(&Scope::default(), "", &Folds::none()) };
         let mut found = SharingWindow { number, seconds, ..SharingWindow::default() };
-        found.interval = self.interval(evidence);
+        found.interval = match evidence {
+            Ok(evidence) => self.interval(evidence),
+            Err(error) => Interval::without(error.to_string()),
+        };
         match self.fading.evidence().decide(&self.options) {
             Ok(faded) => {
                 found.configuration = faded.to_json(self.options.scheduler).ok();
@@ -86,18 +90,10 @@ impl Evaluator {
     }
 
     /// Adds the evidence of a window to that of earlier ones. The loaded configuration stays what the caller says.
-    fn interval(&mut self, evidence: Option<Evidence>) -> Interval {
+    fn interval(&mut self, evidence: Evidence) -> Interval {
         let loaded = self.shared.lock().loaded.as_ref().map(|loaded| loaded.json.clone());
-        self.fading.load(loaded.clone());
-        let slices: Vec<Evidence> = evidence.into_iter().collect();
-        match self.fading.interval(&slices) {
-            Ok(interval) => {
-                if interval.new.is_some() {
-                    self.fading.unload(loaded);
-                }
-                interval
-            }
-            Err(error) => Interval::without(error.to_string()),
-        }
+        self.fading.load(loaded);
+        // One slice does not tell how certain a gain is, so that nothing new is loaded.
+        self.fading.interval(&[evidence]).unwrap_or_else(|error| Interval::without(error.to_string()))
     }
 }

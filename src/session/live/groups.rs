@@ -52,10 +52,11 @@ fn kept(
     let mut weights: FxHashMap<Place, f64> = FxHashMap::default();
     let (mut all, mut squares, mut own) = (0.0, 0.0, 0.0);
     for thread in threads {
-        let it = known.get(&(thread.pid, thread.tid, thread.hint));
-        let cgroup = it.and_then(|it| it.cgroup.as_deref()).unwrap_or("/");
+        // Of threads beyond those of the matrix, the cgroup is not known.
+        let Some(it) = known.get(&(thread.pid, thread.tid, thread.hint)) else { continue };
+        let cgroup = it.cgroup.as_deref().unwrap_or("/");
         let comm = thread.comm.as_deref().unwrap_or_default();
-        let process = it.and_then(|it| it.process.as_deref()).map(str::as_bytes);
+        let process = it.process.as_deref().map(str::as_bytes);
         let task = Task::new(cgroup.as_bytes(), comm.as_bytes()).ids(thread.pid, thread.tid).process(process);
         let place = placement.place_of(&if placement.uses_hints() { task.hinted(thread.hint) } else { task });
         let square = thread.samples * thread.samples;

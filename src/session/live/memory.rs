@@ -11,7 +11,6 @@ use super::evaluate::Window;
 use super::scheduling;
 use super::shared::Shared;
 use crate::decider::Decider;
-use crate::host::clock::monotonic_ns;
 use crate::outcome::Outcome;
 use crate::resolve::Cgroups;
 use crate::sample::sched::SchedEvent;
@@ -23,8 +22,8 @@ use scxprof_base::tables::Tables;
 
 /// The first sharing window ends after this time, so that there is something to see.
 const FIRST: u64 = 2_000_000_000;
-/// A window of the kernel's samples ends this long after its end, if none came that is later: until then older ones may come.
-const GRACE: u64 = 500_000_000;
+/// The kernel's own counts of losses are read this often; that takes a system call for each event.
+const READ_LOSS: u64 = 10_000_000_000;
 /// Paths of cgroups that are kept.
 const MAX_CGROUPS: usize = 1 << 14;
 
@@ -50,43 +49,53 @@ struct Span {
     end: u64,
 }
 
+/// A sharing window that is over.
+#[derive(Debug)]
+struct Over {
+    decider: Decider,
+    ns: u64,
+    /// The accesses of all windows until then.
+    accesses: u64,
+}
+
 /// The sink.
 #[derive(Debug)]
 pub(super) struct MemorySink {
     shared: Arc<Shared>,
     /// Takes the scheduling events of a feed, which has both.
-    scheduling: Option<scheduling::Shared>,
+    scheduling: Option<scheduling::Handle>,
     to: Sender<Window>,
     deciders: Deciders,
     decider: Decider,
     /// The length of a sharing window, ns.
     length: u64,
-    /// The times of the kernel's samples are those of our clock.
-    has_clock: bool,
     /// The window of the statistics, and that of sharing; `None` before the first sample.
     statistics: Option<Span>,
     sharing: Option<Span>,
-    /// A sharing window that is over: its accesses, and its length in ns. What it is called is known soon.
-    over: Option<(Decider, u64)>,
+    /// The last sharing window, until it is known what its memory is called.
+    over: Option<Over>,
     number: u64,
     /// A window of statistics has ended since names were last read.
     is_stale: bool,
     accesses: u64,
     /// The time of the last sample.
     last: u64,
+    /// When losses were read last.
+    loss_read: u64,
     /// The losses and the accesses before this sharing window.
     before: (Loss, u64),
 }
 
 impl MemorySink {
+    /// The windows begin at `begin`, or with the first sample.
     pub(super) fn new(
         shared: Arc<Shared>,
-        scheduling: Option<scheduling::Shared>,
+        scheduling: Option<scheduling::Handle>,
         to: Sender<Window>,
         deciders: Deciders,
         length: Duration,
+        begin: Option<u64>,
     ) -> Self {
-        let has_clock = scheduling.is_none();
         let decider = deciders.next();
         let length = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX).max(1);
         let mut sink = Self {
@@ -96,7 +105,6 @@ impl MemorySink {
             deciders,
             decider,
             length,
-            has_clock,
             statistics: None,
             sharing: None,
             over: None,
@@ -104,10 +112,11 @@ impl MemorySink {
             is_stale: false,
             accesses: 0,
             last: 0,
+            loss_read: 0,
             before: (Loss::default(), 0),
         };
-        if has_clock {
-            sink.begin(monotonic_ns());
+        if let Some(begin) = begin {
+            sink.begin(begin);
         }
         sink
     }
@@ -142,13 +151,13 @@ impl MemorySink {
         if time >= sharing.end {
             let over = time.saturating_sub(sharing.end) / self.length;
             let next = sharing.end.saturating_add(over.saturating_mul(self.length));
-            if !self.has_clock {
+            if self.scheduling.is_some() {
                 // A feed can wait.
-                self.shared.wait(Duration::MAX, |now| !now.is_evaluating || now.has_ended);
+                self.shared.wait(Duration::MAX, |now| !now.is_evaluating);
             }
             if self.over.is_none() && !self.shared.lock().is_evaluating {
                 let decider = std::mem::replace(&mut self.decider, self.deciders.next());
-                self.over = Some((decider, sharing.end - sharing.begin));
+                self.over = Some(Over { decider, ns: sharing.end - sharing.begin, accesses: self.accesses });
                 *sharing = Span { begin: next, end: next.saturating_add(self.length) };
             } else {
                 // The one before is still being evaluated: this one goes on.
@@ -159,12 +168,24 @@ impl MemorySink {
         statistics.end.min(sharing.end)
     }
 
+    /// The window of the statistics has another length: it ends earlier if that is shorter.
+    fn cut(&mut self, time: u64) {
+        let interval = self.shared.lock().interval.max(1);
+        if let Some(statistics) = &mut self.statistics {
+            statistics.end = statistics.end.min(time.max(statistics.begin.saturating_add(interval)));
+        }
+    }
+
     /// Names what the counts name.
-    fn refresh(&self, now: &dyn Meanwhile, cgroups: &mut Cgroups) {
-        let loss = now.loss();
+    fn refresh(&mut self, time: u64, now: &dyn Meanwhile, cgroups: &mut Cgroups) {
         self.know(now.process_names().into_iter().collect(), cgroups);
+        let loss = (time.saturating_sub(self.loss_read) >= READ_LOSS).then(|| now.loss());
+        let notes = now.notes();
         let mut shared = self.shared.lock();
-        (shared.loss, shared.accesses) = (loss, self.accesses);
+        (shared.accesses, shared.notes) = (self.accesses, notes);
+        if let Some(loss) = loss {
+            (shared.loss, self.loss_read) = (loss, time);
+        }
     }
 
     /// These are the names of processes; `cgroups` has the paths of those of the counts.
@@ -184,32 +205,40 @@ impl MemorySink {
 
     /// Gives the window that is over to the evaluation, with what is known of its memory and code.
     fn hand_over(&mut self, now: &dyn Meanwhile, cgroups: &mut Cgroups) {
-        let Some((mut decider, ns)) = self.over.take() else { return };
-        decider.ended(&now.thread_names());
-        decider.processes(&now.process_names(), cgroups);
+        let Some(mut over) = self.over.take() else { return };
+        over.decider.ended(&now.thread_names());
+        over.decider.processes(&now.process_names(), cgroups);
         let loss = now.loss();
+        self.shared.lock().loss = loss;
+        let outcome =
+            Outcome { modules: now.modules(), address_spaces: now.address_spaces(), ..self.counts(&over, &loss) };
+        self.send(over, outcome);
+    }
+
+    /// The counts of a window.
+    fn counts(&mut self, over: &Over, loss: &Loss) -> Outcome {
         let of_window = loss.since(&self.before.0);
-        let outcome = Outcome {
+        let accesses = over.accesses - self.before.1;
+        self.before = (*loss, over.accesses);
+        Outcome {
             samples: of_window.samples,
-            accesses: self.accesses - self.before.1,
+            accesses,
             events: of_window.samples,
-            duration: Duration::from_nanos(ns),
+            duration: Duration::from_nanos(over.ns),
             loss: of_window,
-            modules: now.modules(),
-            address_spaces: now.address_spaces(),
             ..Outcome::default()
-        };
-        self.before = (loss, self.accesses);
-        self.shared.lock().is_evaluating = true;
-        self.send(decider, ns, outcome);
+        }
     }
 
     /// The evaluation has room for one window, and none is being evaluated.
-    fn send(&mut self, decider: Decider, ns: u64, outcome: Outcome) {
+    fn send(&mut self, Over { decider, ns, .. }: Over, outcome: Outcome) {
         let window = Window { number: self.number, seconds: ns as f64 / 1e9, decider, outcome };
         self.number += 1;
-        // If its thread died, it said why.
-        let _ = self.to.send(window);
+        self.shared.lock().is_evaluating = true;
+        if self.to.send(window).is_err() {
+            // Its thread died, and said so.
+            self.shared.evaluated_all();
+        }
     }
 
     /// The capture has ended: evaluates what came last, if that is at least half a window or all that there is.
@@ -218,16 +247,24 @@ impl MemorySink {
         (now.loss, now.accesses) = (outcome.loss, self.accesses);
         now.counts.end_window();
         drop(now);
-        if let Some((decider, ns)) = self.over.take() {
-            let outcome = Outcome { duration: Duration::from_nanos(ns), ..outcome.clone() };
-            self.send(decider, ns, outcome);
+        let named = |counts: Outcome| Outcome {
+            modules: outcome.modules.clone(),
+            address_spaces: outcome.address_spaces.clone(),
+            ..counts
+        };
+        if let Some(over) = self.over.take() {
+            let counts = self.counts(&over, &outcome.loss);
+            self.send(over, named(counts));
         }
         let begin = self.sharing.map_or(0, |sharing| sharing.begin);
-        let last = self.last.saturating_sub(begin);
-        if self.number == 0 || last >= self.length / 2 {
-            let ns = if self.number == 0 { outcome.duration.as_nanos() as u64 } else { last };
+        let ns = self.last.saturating_sub(begin);
+        let is_first = self.number == 0;
+        if is_first || ns >= self.length / 2 {
             let decider = std::mem::replace(&mut self.decider, self.deciders.next());
-            self.send(decider, ns, outcome);
+            let ns = if is_first { outcome.duration.as_nanos() as u64 } else { ns };
+            let over = Over { decider, ns, accesses: self.accesses };
+            let counts = self.counts(&over, &outcome.loss);
+            self.send(over, if is_first { outcome } else { named(counts) });
         }
     }
 }
@@ -264,25 +301,28 @@ impl Sink for MemorySink {
         if let Some(scheduling) = &mut self.scheduling {
             scheduling.meanwhile(now, cgroups);
         }
-        if self.has_clock {
-            self.until(monotonic_ns().saturating_sub(GRACE));
+        let time = now.complete_until();
+        // At the end it is the end of time.
+        if self.statistics.is_some() && time < u64::MAX {
+            self.until(time);
+            self.cut(time);
         }
         if std::mem::take(&mut self.is_stale) {
-            self.refresh(now, cgroups);
+            self.refresh(time, now, cgroups);
         }
         self.hand_over(now, cgroups);
     }
 
     fn ended(&mut self, names: &[(ThreadIndex, Comm)]) {
-        if let Some((decider, _)) = &mut self.over {
-            decider.ended(names);
+        if let Some(over) = &mut self.over {
+            over.decider.ended(names);
         }
         self.decider.ended(names);
     }
 
     fn processes(&mut self, names: &[(u32, Comm)], cgroups: &mut Cgroups) {
-        if let Some((decider, _)) = &mut self.over {
-            decider.processes(names, cgroups);
+        if let Some(over) = &mut self.over {
+            over.decider.processes(names, cgroups);
         }
         if let Some(scheduling) = &mut self.scheduling {
             scheduling.processes(names, cgroups);
@@ -301,9 +341,8 @@ impl Sink for MemorySink {
         tables.set_map::<(u32, Comm)>("names of processes to show", names.len(), names.capacity(), 0);
         let bytes = paths.values().map(|path| path.len()).sum();
         tables.set_map::<(u64, Arc<[u8]>)>("cgroups to show", paths.len(), paths.capacity(), bytes);
-        if let Some(sharing) = &now.sharing {
-            tables.set("evidence of sharing", sharing.evidence.len(), sharing.evidence.bytes());
-        }
+        let evidence = now.sharing.as_ref().map_or((0, 0), |it| (it.evidence.len(), it.evidence.bytes()));
+        tables.set("evidence of sharing", evidence.0, evidence.1);
         drop(now);
         if let Some(scheduling) = &self.scheduling {
             scheduling.measure(tables);

@@ -34,6 +34,7 @@ use super::{
     StopHandle, TablesHandle,
 };
 use crate::config::{Placement, PlacementError};
+use crate::host::clock::monotonic_ns;
 use crate::host::{priority, topology};
 use crate::profile::jsonl;
 use crate::sample::places::CpuPlaces;
@@ -98,8 +99,11 @@ pub enum LiveError {
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
     /// A feed has scheduling events or not: they cannot be switched.
-    #[error("the scheduling events of a feed cannot be switched on or off")]
+    #[error("the scheduling events of a feed cannot be switched off")]
     OfFeed,
+    /// The capture has ended.
+    #[error("the capture has ended: start another one")]
+    Ended,
 }
 
 /// A capture that stays: [`Live::snapshot`] says at any time who shares memory, what threads access, and what the scheduler does, in
@@ -125,6 +129,8 @@ pub struct Live {
     stop: StopHandle,
     threads: Vec<JoinHandle<()>>,
     scheduling: Mutex<Switch>,
+    /// Held while they are switched.
+    switching: Mutex<()>,
     host: HostOptions,
     roots: Roots,
     memory: usize,
@@ -142,7 +148,9 @@ enum Switch {
     Off,
     On(Watching),
     /// They come with the accesses.
-    OfFeed(scheduling::Shared),
+    OfFeed(scheduling::Handle),
+    /// They were on when the capture was stopped, or not.
+    Ended(Option<scheduling::Handle>),
 }
 
 /// A length of time in ns, at least 1.
@@ -168,7 +176,7 @@ impl Live {
     /// [`LiveError::Thread`], or the errors of [`AnalysisOptions::cells`].
     pub fn start_feed(options: LiveOptions, mut feed: Box<dyn Feed + Send>) -> Result<Self, LiveError> {
         let follow_hints = options.analysis.use_hints;
-        let scheduling = scheduling::Shared::new(&options.roots, ns(options.interval), follow_hints, false);
+        let scheduling = scheduling::Handle::new(&options.roots, ns(options.interval), follow_hints, None);
         let roots = options.roots.clone();
         let with = move |run: &mut dyn FnMut(Builder<'_>)| run(Session::builder().feed(&mut *feed).roots(roots));
         Self::begin(options, HostOptions::default(), Some(scheduling), with)
@@ -177,7 +185,7 @@ impl Live {
     fn begin(
         options: LiveOptions,
         host: HostOptions,
-        scheduling: Option<scheduling::Shared>,
+        scheduling: Option<scheduling::Handle>,
         with: impl FnOnce(&mut dyn FnMut(Builder<'_>)) + Send + 'static,
     ) -> Result<Self, LiveError> {
         let LiveOptions { interval, sharing_window, memory, analysis, roots, llcs } = options;
@@ -195,6 +203,7 @@ impl Live {
         let (tell, told) = crossbeam_channel::bounded(1);
         let (of_sampler, of_feed) = (Arc::clone(&shared), scheduling.clone());
         let sample = move || {
+            let _end = of_sampler.until_end();
             with(&mut |builder: Builder<'_>| {
                 let builder = builder.analysis(analysis.clone()).memory(of_memory);
                 let stop = builder.stop_handle();
@@ -215,7 +224,9 @@ impl Live {
                 let started = Started { stop, source: session.source(), notes, tables: session.tables() };
                 let _ = tell.send(Ok(started));
                 let deciders = Deciders { source: session.source(), memory: of_memory, plan };
-                let mut sink = MemorySink::new(Arc::clone(&of_sampler), of_feed.clone(), to, deciders, sharing_window);
+                let begin = of_feed.is_none().then(monotonic_ns);
+                let (shared, feed) = (Arc::clone(&of_sampler), of_feed.clone());
+                let mut sink = MemorySink::new(shared, feed, to, deciders, sharing_window, begin);
                 let outcome = session.run_into(&mut sink, |_| false);
                 let kept = Outcome {
                     modules: Modules::default(),
@@ -227,8 +238,6 @@ impl Live {
                 let _ = evaluating.join();
                 of_sampler.ended(kept);
             });
-            // Also if it could not start, or a sink died.
-            of_sampler.end();
         };
         let thread = priority::spawn("live", sample).map_err(LiveError::Thread)?;
         let Ok(started) = told.recv() else {
@@ -242,6 +251,7 @@ impl Live {
             stop,
             threads: vec![thread],
             scheduling: Mutex::new(scheduling.map_or(Switch::Off, Switch::OfFeed)),
+            switching: Mutex::new(()),
             host,
             usage: Mutex::new(Usage::new(&roots)),
             roots,
@@ -290,33 +300,39 @@ impl Live {
         sharing.evidence.score(&loaded.placement, self.llcs)
     }
 
-    /// Switches the events of the scheduler on or off, which cost CPU time at each switch. Off, what they showed is forgotten.
+    /// Switches the events of the scheduler on or off, which cost CPU time at each switch of a CPU. They are of the whole host, whatever
+    /// is sampled otherwise. Once they are off, what they showed is forgotten.
     ///
     /// # Errors
     /// [`LiveError`]; then nothing has changed.
     pub fn schedule(&self, on: bool) -> Result<(), LiveError> {
-        let mut scheduling = lock(&self.scheduling);
-        match (&*scheduling, on) {
-            (Switch::OfFeed(_) | Switch::On(_), true) | (Switch::Off, false) => Ok(()),
-            (Switch::OfFeed(_), false) => Err(LiveError::OfFeed),
-            (Switch::On(_), false) => {
-                *scheduling = Switch::Off;
-                Ok(())
-            }
-            (Switch::Off, true) => {
-                let interval = self.shared.lock().interval;
-                let statistics = scheduling::Shared::new(&self.roots, interval, self.follow_hints, true);
-                let watching = Watching::start(self.roots.clone(), self.memory / 2, &self.host, statistics)?;
-                *scheduling = Switch::On(watching);
-                Ok(())
-            }
+        // Opening and closing events takes long. Who looks meanwhile sees what was before.
+        let _one = lock(&self.switching);
+        match (&*lock(&self.scheduling), on) {
+            (Switch::OfFeed(_) | Switch::On(_), true) | (Switch::Off, false) => return Ok(()),
+            (Switch::OfFeed(_), false) => return Err(LiveError::OfFeed),
+            (Switch::Ended(_), _) => return Err(LiveError::Ended),
+            (Switch::On(_), false) | (Switch::Off, true) => {}
         }
+        let switched = if on {
+            let interval = self.shared.lock().interval;
+            let statistics =
+                scheduling::Handle::new(&self.roots, interval, self.follow_hints, Some(std::process::id()));
+            let (memory, accesses) = (self.memory / 2, Arc::clone(&self.shared));
+            Switch::On(Watching::start(self.roots.clone(), memory, &self.host, statistics, accesses)?)
+        } else {
+            Switch::Off
+        };
+        let before = std::mem::replace(&mut *lock(&self.scheduling), switched);
+        // Waits for its thread.
+        drop(before);
+        Ok(())
     }
 
     /// True while the scheduler's events are on.
     #[must_use]
     pub fn is_scheduling(&self) -> bool {
-        !matches!(&*lock(&self.scheduling), Switch::Off)
+        matches!(&*lock(&self.scheduling), Switch::On(_) | Switch::OfFeed(_))
     }
 
     /// The window of the statistics from now on.
@@ -365,11 +381,9 @@ impl Live {
             // What it panicked with was printed.
             let _ = thread.join();
         }
-        let mut scheduling = lock(&self.scheduling);
-        if let Switch::On(watching) = &*scheduling {
-            let statistics = watching.statistics.clone();
-            *scheduling = Switch::OfFeed(statistics);
-        }
+        let statistics = self.statistics();
+        let before = std::mem::replace(&mut *lock(&self.scheduling), Switch::Ended(statistics));
+        drop(before);
     }
 
     /// The counts, losses and notes of a capture that has ended.
@@ -378,11 +392,12 @@ impl Live {
         self.shared.lock().outcome.as_deref().cloned()
     }
 
-    fn statistics(&self) -> Option<scheduling::Shared> {
+    fn statistics(&self) -> Option<scheduling::Handle> {
         match &*lock(&self.scheduling) {
             Switch::Off => None,
             Switch::On(watching) => Some(watching.statistics.clone()),
             Switch::OfFeed(statistics) => Some(statistics.clone()),
+            Switch::Ended(statistics) => statistics.clone(),
         }
     }
 
@@ -396,7 +411,10 @@ impl Live {
         let (loss, accesses, late_windows) = (now.loss, now.accesses, now.late_windows);
         let (window, interval, evaluation) = (now.window, now.interval, now.evaluation);
         let mut notes = self.notes.clone();
-        notes.extend(now.outcome.iter().flat_map(|outcome| outcome.notes.iter().cloned()));
+        notes.extend(now.outcome.as_ref().map_or(&now.notes, |outcome| &outcome.notes).iter().cloned());
+        if now.has_evaluated_all && !now.has_ended {
+            notes.push("the evaluation of sharing died (a bug in scxprof): what is shown of sharing is old".to_owned());
+        }
         let state = if now.has_ended { LiveState::Ended } else { LiveState::Running };
         drop(now);
         let placement = loaded.as_ref().map(|loaded| &loaded.placement);
@@ -404,7 +422,19 @@ impl Live {
         let lines = |&by: &By| AccessLines { by, lines: counts.lines(by, &names) };
         let (busy, cost) = lock(&self.usage).now(&self.roots, Duration::from_nanos(interval));
         let mut groups = Arc::unwrap_or_clone(groups);
-        let scheduling = self.scheduling(by, placement, sharing.as_deref(), &mut groups);
+        let mut tables = self.tables.now();
+        if let Switch::On(watching) = &*lock(&self.scheduling) {
+            for table in watching.tables.now().iter() {
+                let (entries, bytes) = (table.entries as usize, table.bytes as usize);
+                tables.set(&format!("scheduling: {}", table.name), entries, bytes);
+            }
+        }
+        let scheduling = self.statistics().map(|statistics| {
+            notes.extend(
+                statistics.lock().notes.iter().filter(|note| !notes.contains(note)).cloned().collect::<Vec<_>>(),
+            );
+            scheduling_of(&statistics, by, placement, sharing.as_deref(), &mut groups)
+        });
         Snapshot {
             at_unix: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64(),
             elapsed_s: self.begin.elapsed().as_secs_f64(),
@@ -426,44 +456,43 @@ impl Live {
                 left_out: loss.left_out(),
                 late_windows,
             },
-            cost: OwnCost { evaluation_s: evaluation.as_secs_f64(), tables: self.tables.now(), ..cost },
+            cost: OwnCost { evaluation_s: evaluation.as_secs_f64(), tables, ..cost },
             notes,
         }
     }
+}
 
-    /// What the scheduler did; gives the groups their CPUs.
-    fn scheduling(
-        &self,
-        by: &[By],
-        placement: Option<&Placement>,
-        sharing: Option<&shared::Sharing>,
-        groups: &mut [Group],
-    ) -> Option<Scheduling> {
-        let statistics = self.statistics()?;
-        let statistics = statistics.lock();
-        let sink = &statistics.sink;
-        let cell_of = |task: &Task<'_>| placement.map_or_else(String::new, |placement| placement.name_of(task));
-        let lines = |&by: &By| SchedulingLines {
-            by,
-            window: sink.recent_lines(by, Order::Run, &cell_of),
-            total: sink.lines(by, Order::Run, &cell_of),
-        };
-        let wanted = by.iter().filter(|by| placement.is_some() || **by != By::Cell);
-        let window = sink.recent().map_or(0, scxprof_sched::Recent::window);
-        if let Some(report) = sharing.and_then(|sharing| sharing.window.report.as_ref()).filter(|_| window > 0) {
-            let run = sink.recent_run().collect();
-            groups::count_cpus(groups, report, &run, window);
-        }
-        Some(Scheduling {
-            window_s: window as f64 / 1e9,
-            total_s: sink.window() as f64 / 1e9,
-            events: sink.events(),
-            lost: statistics.loss.sched.lost(),
-            lines: wanted.map(lines).collect(),
-            dsqs: sink.dsqs(),
-            dsqs_window: sink.recent().map_or_else(Vec::new, |recent| recent.dsqs().to_vec()),
-        })
+/// What the scheduler did; gives the groups their CPUs.
+fn scheduling_of(
+    statistics: &scheduling::Handle,
+    by: &[By],
+    placement: Option<&Placement>,
+    sharing: Option<&shared::Sharing>,
+    groups: &mut [Group],
+) -> Scheduling {
+    let cell_of = |task: &Task<'_>| placement.map_or_else(String::new, |placement| placement.name_of(task));
+    let now = statistics.lock();
+    let (last, labels) = (now.sink.recent().cloned(), now.sink.labels().clone());
+    let mut found = Scheduling {
+        window_s: last.as_ref().map_or(0, |last| last.length()) as f64 / 1e9,
+        total_s: now.sink.window() as f64 / 1e9,
+        events: now.sink.events(),
+        lost: now.loss.sched.lost(),
+        dsqs: now.sink.dsqs(),
+        dsqs_window: last.as_ref().map_or_else(Vec::new, |last| last.dsqs().to_vec()),
+        lines: Vec::new(),
+    };
+    drop(now);
+    for &by in by.iter().filter(|by| placement.is_some() || **by != By::Cell) {
+        let window = last.as_ref().map_or_else(Vec::new, |last| last.lines(by, Order::Run, &labels, &cell_of));
+        // What takes events waits for one kind of lines, not for all.
+        let total = statistics.lock().sink.lines(by, Order::Run, &cell_of);
+        found.lines.push(SchedulingLines { by, window, total });
     }
+    if let (Some(last), Some(report)) = (last, sharing.and_then(|sharing| sharing.window.report.as_ref())) {
+        groups::count_cpus(groups, report, &last.run().collect(), last.length());
+    }
+    found
 }
 
 /// What a capture says when it has started.

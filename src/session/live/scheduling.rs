@@ -3,42 +3,44 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+use super::shared::Shared;
 use super::LiveError;
-use crate::host::clock::monotonic_ns;
 use crate::host::{priority, topology, Roots};
 use crate::resolve::Cgroups;
 use crate::sample::sched::SchedEvent;
 use crate::sample::{Comm, Sample, Source};
 use crate::sampler::loss::Loss;
 use crate::session::{HostOptions, Meanwhile, SchedOptions, SchedSink, Session, Sink, StopHandle};
-use scxprof_base::tables::Tables;
+use scxprof_base::tables::{Tables, TablesHandle};
 
-/// A window ends this long after its end, if no event came that is later: until then older ones may come.
-const GRACE: u64 = 500_000_000;
+/// The kernel's own counts of losses are read this often; that takes a system call for each event.
+const READ_LOSS: u64 = 10_000_000_000;
 
 /// The statistics, which a session adds to.
 #[derive(Debug)]
 pub(super) struct Statistics {
     pub(super) sink: SchedSink,
     pub(super) loss: Loss,
-    has_clock: bool,
-    /// When names were read last.
-    named: u64,
+    pub(super) notes: Vec<String>,
     interval: u64,
+    /// When names and losses were read last, in the time of the events.
+    named: u64,
+    loss_read: u64,
 }
 
 /// The statistics as threads share them.
 #[derive(Debug, Clone)]
-pub(super) struct Shared(Arc<Mutex<Statistics>>);
+pub(super) struct Handle(Arc<Mutex<Statistics>>);
 
-impl Shared {
-    /// For windows of `interval` ns; with `has_clock` the times of events are those of our clock.
-    pub(super) fn new(roots: &Roots, interval: u64, follow_hints: bool, has_clock: bool) -> Self {
+impl Handle {
+    /// For windows of `interval` ns; the process `own` is left out.
+    pub(super) fn new(roots: &Roots, interval: u64, follow_hints: bool, own: Option<u32>) -> Self {
         let cpus = topology::online_cpus(roots).unwrap_or_default();
-        let own = has_clock.then(std::process::id);
         let sink = SchedSink::new(topology::places(roots, &cpus), own).with_windows(interval).with_wakers();
         let sink = if follow_hints { sink.with_hints() } else { sink };
-        Self(Arc::new(Mutex::new(Statistics { sink, loss: Loss::default(), has_clock, named: 0, interval })))
+        let statistics =
+            Statistics { sink, loss: Loss::default(), notes: Vec::new(), interval, named: 0, loss_read: 0 };
+        Self(Arc::new(Mutex::new(statistics)))
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Statistics> {
@@ -52,7 +54,7 @@ impl Shared {
     }
 }
 
-impl Sink for Shared {
+impl Sink for Handle {
     fn sample(&mut self, _: &Sample, _: &mut Cgroups) {}
 
     fn samples(&mut self, _: &[Sample], _: &mut Cgroups) {}
@@ -62,24 +64,27 @@ impl Sink for Shared {
     }
 
     fn meanwhile(&mut self, now: &dyn Meanwhile, cgroups: &mut Cgroups) {
-        let time = monotonic_ns();
+        let time = now.complete_until();
         let mut own = self.lock();
-        if own.has_clock {
-            own.sink.until(time.saturating_sub(GRACE));
-        }
+        own.sink.until(time);
         if time.saturating_sub(own.named) < own.interval {
             return;
         }
         own.named = time;
+        let reads_loss = time.saturating_sub(own.loss_read) >= READ_LOSS;
         drop(own);
-        let (names, loss) = (now.process_names(), now.loss());
+        let loss = reads_loss.then(|| now.loss());
+        let (names, notes) = (now.process_names(), now.notes());
         let mut own = self.lock();
-        own.sink.processes(&names, cgroups);
-        own.loss = loss;
+        own.sink.know(&names, cgroups);
+        own.notes = notes;
+        if let Some(loss) = loss {
+            (own.loss, own.loss_read) = (loss, time);
+        }
     }
 
     fn processes(&mut self, names: &[(u32, Comm)], cgroups: &mut Cgroups) {
-        self.lock().sink.processes(names, cgroups);
+        self.lock().sink.know(names, cgroups);
     }
 
     fn measure(&self, tables: &mut Tables) {
@@ -92,16 +97,18 @@ impl Sink for Shared {
 pub(super) struct Watching {
     stop: StopHandle,
     thread: Option<JoinHandle<()>>,
-    pub(super) statistics: Shared,
+    pub(super) statistics: Handle,
+    pub(super) tables: TablesHandle,
 }
 
 impl Watching {
-    /// Opens the events. What the caller has of them stays with it.
+    /// Opens the events, which are of the whole host. They end with the capture of accesses, if not before.
     pub(super) fn start(
         roots: Roots,
         memory: usize,
         host: &HostOptions,
-        statistics: Shared,
+        statistics: Handle,
+        accesses: Arc<Shared>,
     ) -> Result<Self, LiveError> {
         let (tell, told) = crossbeam_channel::bounded(1);
         let mut sink = statistics.clone();
@@ -120,9 +127,12 @@ impl Watching {
             let stop = builder.stop_handle();
             match builder.start() {
                 Ok(session) => {
-                    let _ = tell.send(Ok(stop));
-                    let outcome = session.run_into(&mut sink, |_| false);
-                    sink.lock().loss = outcome.loss;
+                    let _ = tell.send(Ok((stop, session.tables())));
+                    let mut died = Died(Some(sink.clone()));
+                    let outcome = session.run_into(&mut sink, |_| accesses.lock().has_ended);
+                    died.0 = None;
+                    let mut own = sink.lock();
+                    (own.loss, own.notes) = (outcome.loss, outcome.notes);
                 }
                 Err(error) => drop(tell.send(Err(error))),
             }
@@ -131,7 +141,19 @@ impl Watching {
         let Ok(started) = told.recv() else {
             return Err(LiveError::Thread(std::io::Error::other("the thread of the scheduling events died")));
         };
-        Ok(Self { stop: started?, thread: Some(thread), statistics })
+        let (stop, tables) = started?;
+        Ok(Self { stop, thread: Some(thread), statistics, tables })
+    }
+}
+
+/// Says that the thread died, if it is dropped with its handle.
+struct Died(Option<Handle>);
+
+impl Drop for Died {
+    fn drop(&mut self) {
+        let Some(statistics) = &self.0 else { return };
+        let died = "the thread of the scheduling events died (a bug in scxprof): what is shown of them is old";
+        statistics.lock().notes.push(died.to_owned());
     }
 }
 

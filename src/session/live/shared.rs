@@ -22,6 +22,8 @@ use crate::session::Analysis;
 pub(super) struct Shared {
     now: Mutex<Now>,
     changed: Condvar,
+    /// Held while the groups of a window are judged, so that they are of the window and the configuration that are shown.
+    judging: Mutex<()>,
 }
 
 /// What is known at this moment.
@@ -36,6 +38,7 @@ pub(super) struct Now {
     pub(super) interval: u64,
     pub(super) window: u64,
     pub(super) loss: Loss,
+    pub(super) notes: Vec<String>,
     pub(super) accesses: u64,
     pub(super) late_windows: u64,
     pub(super) loaded: Option<Arc<Loaded>>,
@@ -44,6 +47,8 @@ pub(super) struct Now {
     /// How long the last evaluation took, and whether one is going on.
     pub(super) evaluation: Duration,
     pub(super) is_evaluating: bool,
+    /// No window will be evaluated any more.
+    pub(super) has_evaluated_all: bool,
     /// Complete sharing windows.
     pub(super) windows: u64,
     /// The end of the capture of memory.
@@ -61,7 +66,9 @@ pub(super) struct Latest {
 impl Latest {
     /// Of at most so many bytes.
     pub(super) fn within(bytes: usize) -> Self {
-        Self { samples: VecDeque::new(), limit: bytes / size_of::<Sample>() }
+        let limit = bytes / size_of::<Sample>();
+        // No memory is touched before it is used, and it never grows.
+        Self { samples: VecDeque::with_capacity(limit), limit }
     }
 
     pub(super) fn add(&mut self, samples: &[Sample]) {
@@ -104,6 +111,7 @@ impl Shared {
 
     /// A window was evaluated.
     pub(super) fn evaluated(&self, sharing: Sharing, used: Duration) {
+        let _one = self.judging.lock().unwrap_or_else(PoisonError::into_inner);
         let loaded = self.lock().loaded.clone();
         let groups = Arc::new(groups_of(&sharing, loaded.as_deref()));
         let mut now = self.lock();
@@ -118,14 +126,12 @@ impl Shared {
 
     /// Another configuration is loaded.
     pub(super) fn load(&self, loaded: Option<Loaded>) {
+        let _one = self.judging.lock().unwrap_or_else(PoisonError::into_inner);
         let loaded = loaded.map(Arc::new);
         let sharing = self.lock().sharing.clone();
-        let groups = sharing.map(|sharing| groups_of(&sharing, loaded.as_deref()));
+        let groups = sharing.map(|sharing| Arc::new(groups_of(&sharing, loaded.as_deref())));
         let mut now = self.lock();
-        now.loaded = loaded;
-        if let Some(groups) = groups {
-            now.groups = Arc::new(groups);
-        }
+        (now.groups, now.loaded) = (groups.unwrap_or_default(), loaded);
     }
 
     /// The capture has ended, with this outcome.
@@ -133,15 +139,16 @@ impl Shared {
         self.lock().outcome = Some(Box::new(outcome));
     }
 
-    /// The thread that samples ends, whatever happened to it.
-    pub(super) fn end(&self) {
-        self.lock().has_ended = true;
-        self.changed.notify_all();
+    /// Ends with the thread that samples, whatever happens to it.
+    pub(super) fn until_end(self: &Arc<Self>) -> impl Drop {
+        Ends(Arc::clone(self))
     }
 
     /// No window will be evaluated any more.
     pub(super) fn evaluated_all(&self) {
-        self.lock().is_evaluating = false;
+        let mut now = self.lock();
+        (now.is_evaluating, now.has_evaluated_all) = (false, true);
+        drop(now);
         self.changed.notify_all();
     }
 
@@ -149,6 +156,16 @@ impl Shared {
     pub(super) fn wait(&self, timeout: Duration, mut is_so: impl FnMut(&Now) -> bool) -> bool {
         let waited = self.changed.wait_timeout_while(self.lock(), timeout, |now| !is_so(now));
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+}
+
+/// Says that the capture has ended.
+struct Ends(Arc<Shared>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.lock().has_ended = true;
+        self.0.changed.notify_all();
     }
 }
 

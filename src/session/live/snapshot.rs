@@ -67,7 +67,8 @@ pub struct SharingWindow {
     /// Its report: what `scxprof run --report` writes for the same samples. `None` if no sample had an address.
     pub report: Option<Report>,
     /// How the loaded configuration, or none, compares with the one that would be decided now: by this window, and by earlier
-    /// ones whose evidence fades. `None` where that cannot be said; `decided.reason` has the reason.
+    /// ones whose evidence fades. Its `reason` says what cannot be said. How certain a gain is, is not known of one window: `doubt` is
+    /// always `None`, and `watch` finds that out.
     pub interval: Interval,
     /// The decision on the evidence that fades, as `scxprof merge --report` writes it; `None` if there is none.
     pub faded: Option<FleetReport>,
@@ -192,7 +193,8 @@ pub struct CpuNow {
     pub llc: Option<u32>,
     /// Its NUMA node; `None` if unknown.
     pub node: Option<u32>,
-    /// The part of the last window in which it was busy, of 1; of `/proc/stat`.
+    /// The part of the time since the snapshot before in which it was busy, of 1, as of `/proc/stat`; snapshots that follow each other
+    /// within a window have the same. `None` in the first one.
     pub busy: Option<f64>,
     /// Samples of it in the last window.
     pub samples: f64,
@@ -224,7 +226,7 @@ pub struct Losses {
 pub struct OwnCost {
     /// CPU time since the start, s.
     pub cpu_s: f64,
-    /// CPUs that it used in the last window: 0.01 is a hundredth of one.
+    /// CPUs that it used since the snapshot before, as [`CpuNow::busy`]: 0.01 is a hundredth of one.
     pub cpus: f64,
     /// Resident memory, bytes.
     pub rss_bytes: u64,

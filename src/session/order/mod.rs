@@ -263,6 +263,11 @@ impl<S: Timed> Order<S> {
         self.hints <= self.limit || self.complete.get(worker).is_none_or(|mark| *mark <= self.mark())
     }
 
+    /// Everything up to this time was released; ns.
+    pub(super) fn released(&self) -> u64 {
+        self.released
+    }
+
     fn mark(&self) -> u64 {
         self.complete.iter().copied().min().unwrap_or(u64::MAX).min(self.hold)
     }

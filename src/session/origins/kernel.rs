@@ -292,6 +292,10 @@ impl Origin for Kernel {
         Loss::default()
     }
 
+    fn notes(&self) -> Vec<String> {
+        self.notes.clone()
+    }
+
     fn loss_so_far(&self) -> Loss {
         self.running.loss_so_far()
     }
