@@ -86,11 +86,16 @@ impl TargetArgs {
     }
 }
 
+/// The most CPUs of a host: eight times as many as Linux can be built for (`NR_CPUS`).
+pub(super) const MAX_CPUS: i64 = 1 << 16;
+/// The most last-level caches of a host.
+pub(super) const MAX_LLCS: i64 = crate::cluster::layout::MAX_CACHES as i64;
+
 /// The size of the host that runs the scheduler.
 #[derive(Debug, Args)]
 pub(super) struct TargetCpusArgs {
     /// CPUs of the host that will run the scheduler [default: as many as the sampled host has]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = RESULT)]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_CPUS), help_heading = RESULT)]
     target_cpus: Option<u32>,
 }
 

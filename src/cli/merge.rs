@@ -9,7 +9,7 @@ use std::sync::Arc;
 use anyhow::{anyhow, Context};
 use clap::{Args, ValueEnum};
 
-use super::args::{name_of, text, MemoryArgs, MinShareArgs, TargetArgs, TargetCpusArgs, INPUT, RESULT};
+use super::args::{name_of, text, MemoryArgs, MinShareArgs, TargetArgs, TargetCpusArgs, INPUT, MAX_LLCS, RESULT};
 use super::failure::Failure;
 use super::output::{Output, Readers, Stdout};
 use super::outputs::check_distinct;
@@ -63,7 +63,7 @@ pub(super) struct MergeArgs {
     #[command(flatten)]
     min_share: MinShareArgs,
     /// Last-level caches of a host, for the score
-    #[arg(long, value_name = "N", default_value = "2", value_parser = clap::value_parser!(u32).range(2..), help_heading = RESULT)]
+    #[arg(long, value_name = "N", default_value = "2", value_parser = clap::value_parser!(u32).range(2..=MAX_LLCS), help_heading = RESULT)]
     llcs: u32,
     /// Write a configuration for each value of this fact of hosts into the directory that -o names
     #[arg(

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::anyhow;
 use clap::Args;
 
-use super::args::{percent, text, MaxLossArgs, MemoryArgs, ResultFileArgs, INPUT, RESULT, TUNING};
+use super::args::{percent, text, MaxLossArgs, MemoryArgs, ResultFileArgs, INPUT, MAX_LLCS, RESULT, TUNING};
 use super::capture;
 use super::decision::{DecisionArgs, Named};
 use super::ends::{Ends, Step};
@@ -38,7 +38,7 @@ const LLCS: u32 = 2;
 pub(super) struct JudgeArgs {
     /// Last-level caches of the host that will run the scheduler; a subcell that is on several of them avoids less
     /// [default: 2]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..), help_heading = TUNING)]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=MAX_LLCS), help_heading = TUNING)]
     llcs: Option<u32>,
     /// Exit with 5 if a configuration has a locality below this
     #[arg(long, value_name = "PERCENT", value_parser = percent, help_heading = RESULT)]

@@ -8,6 +8,8 @@ const ORDERS: std::ops::RangeInclusive<usize> = 200..=4000;
 const WORK: usize = 4_000_000;
 /// With more groups than this, what two of them share is all the same.
 const MOST_GROUPS: usize = 256;
+/// The most last-level caches; of more, there are as many.
+pub const MAX_CACHES: u32 = 1024;
 
 /// A group of threads.
 #[derive(Debug, Clone, Copy)]
@@ -39,10 +41,10 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// On this many caches of equal size.
+    /// On this many caches of equal size, 2 to [`MAX_CACHES`].
     #[must_use]
     pub fn new(groups: &[Group], caches: u32) -> Self {
-        let caches = caches.max(2) as usize;
+        let caches = caches.clamp(2, MAX_CACHES) as usize;
         let part = 1.0 / caches as f64;
         let chance = of_two(part, groups.iter().map(|it| it.threads).sum());
         let count = groups.len();

@@ -14,7 +14,7 @@ use clap::Args;
 use rustix::process::{kill_process_group, Pid, Signal};
 use rustix::thread::{nanosleep, Timespec};
 
-use super::args::{percent, seconds, RESULT, TUNING};
+use super::args::{percent, seconds, MAX_LLCS, RESULT, TUNING};
 use super::capture::{self, CaptureArgs};
 use super::decision::DecisionArgs;
 use super::evidence::{self, EvidenceArgs, Facts};
@@ -92,7 +92,7 @@ pub(super) struct WatchingArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = TUNING)]
     intervals: Option<u64>,
     /// Last-level caches of this host [default: as many as it has, at least 2]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..), help_heading = TUNING)]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=MAX_LLCS), help_heading = TUNING)]
     llcs: Option<u32>,
     /// The configuration: what is there is the loaded one, and it is replaced when another one is better
     #[arg(short = 'o', long = "output", value_name = "FILE", required = true, help_heading = RESULT)]
