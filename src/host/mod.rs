@@ -12,6 +12,7 @@ pub(crate) mod open;
 pub(crate) mod pagemap;
 pub(crate) mod priority;
 pub(crate) mod proc;
+pub(crate) mod psi;
 pub(crate) mod room;
 pub(crate) mod tasks;
 pub(crate) mod topology;
@@ -19,7 +20,7 @@ pub(crate) mod tracefs;
 pub(crate) mod usage;
 
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 /// The directories under which the host is read; tests and containers use others.
@@ -90,6 +91,13 @@ pub enum Error {
 /// The bytes of a file.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, Error> {
     fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })
+}
+
+/// The first bytes of a file, at most `max`.
+pub(crate) fn read_part(path: &Path, max: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    fs::File::open(path)?.take(max).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// A number in ASCII digits of `radix`; `None` for anything else, a sign included.

@@ -20,9 +20,7 @@ const MAX_BYTES: u64 = 1 << 20;
 
 /// At most 1 MiB of a file.
 pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(MAX_BYTES).read_to_end(&mut bytes)?;
-    Ok(bytes)
+    super::read_part(path, MAX_BYTES)
 }
 
 /// The `stat` of the process or thread that this directory of procfs shows; `None` if it has ended.
