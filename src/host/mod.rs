@@ -13,6 +13,7 @@ pub(crate) mod pagemap;
 pub(crate) mod priority;
 pub(crate) mod proc;
 pub(crate) mod psi;
+pub(crate) mod resctrl;
 pub(crate) mod room;
 pub(crate) mod tasks;
 pub(crate) mod topology;

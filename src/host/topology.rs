@@ -1,7 +1,7 @@
 //! The CPUs of the host and where they are, and lists of CPUs as the kernel writes them.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{number, read, Error, Roots};
 use crate::sample::places::{CpuPlace, CpuPlaces};
@@ -62,20 +62,31 @@ fn lowest(path: &Path) -> Option<u32> {
     cpu_ranges(&read(path).ok()?)?.iter().map(|range| *range.start()).min()
 }
 
+/// perf looks at as many (`MAX_CACHE_LVL`, tools/perf/util/header.c, for the levels).
+const MAX_CACHES: u32 = 10;
+
 /// The lowest CPU that shares the highest cache for data with the CPU of this directory.
 fn last_level_cache(dir: &Path) -> Option<u32> {
-    /// perf looks at as many (`MAX_CACHE_LVL`, tools/perf/util/header.c, for the levels).
-    const MAX_CACHES: u32 = 10;
-    let mut highest = None;
-    for index in 0..MAX_CACHES {
+    let shared = |(level, dir): (u64, PathBuf)| Some((level, lowest(&dir.join("shared_cpu_list"))?));
+    data_caches(dir).filter_map(shared).max().map(|(_, cpu)| cpu)
+}
+
+/// The caches for data that the CPU of this directory uses: the level and the directory of each.
+fn data_caches(dir: &Path) -> impl Iterator<Item = (u64, PathBuf)> + '_ {
+    let caches = (0..MAX_CACHES).map_while(|index| {
         let dir = dir.join(format!("cache/index{index}"));
-        let Some(level) = read(&dir.join("level")).ok().and_then(|text| number(text.trim_ascii(), 10)) else { break };
-        let is_data = read(&dir.join("type")).is_ok_and(|kind| holds_data(kind.trim_ascii()));
-        if let Some(cpu) = lowest(&dir.join("shared_cpu_list")).filter(|_| is_data) {
-            highest = highest.max(Some((level, cpu)));
-        }
-    }
-    highest.map(|(_, cpu)| cpu)
+        let level = number(read(&dir.join("level")).ok()?.trim_ascii(), 10)?;
+        Some((level, dir))
+    });
+    caches.filter(|(_, dir)| read(&dir.join("type")).is_ok_and(|kind| holds_data(kind.trim_ascii())))
+}
+
+/// The id of the CPU's cache of this level for data, and the lowest CPU that shares it.
+pub(crate) fn cache_of_level(roots: &Roots, cpu: u32, level: u64) -> Option<(u32, u32)> {
+    let dir = roots.sys.join(format!("devices/system/cpu/cpu{cpu}"));
+    let (_, cache) = data_caches(&dir).find(|(its, _)| *its == level)?;
+    let id = number(read(&cache.join("id")).ok()?.trim_ascii(), 10)?;
+    Some((u32::try_from(id).ok()?, lowest(&cache.join("shared_cpu_list"))?))
 }
 
 /// The node of each CPU; `None` if there are no nodes.
