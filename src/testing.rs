@@ -34,7 +34,7 @@ pub mod elf {
 
 pub mod host {
     pub use crate::host::*;
-    modules!(host: clock hierarchy limits namespace pagemap proc psi resctrl tasks topology tracefs);
+    modules!(host: clock hierarchy limits namespace pagemap proc psi resctrl scx_stats tasks topology tracefs);
 }
 
 pub mod profile {

@@ -15,6 +15,7 @@ pub(crate) mod proc;
 pub(crate) mod psi;
 pub(crate) mod resctrl;
 pub(crate) mod room;
+pub(crate) mod scx_stats;
 pub(crate) mod tasks;
 pub(crate) mod topology;
 pub(crate) mod tracefs;

@@ -13,6 +13,7 @@ mod placement;
 mod samples;
 #[cfg(feature = "bpf")]
 mod scheduler;
+mod stats;
 mod truth;
 
 fn main() -> Result<()> {
@@ -24,6 +25,7 @@ fn main() -> Result<()> {
         "cells" => cells::check(rest),
         "perf" => perf::check(rest),
         "placement" => placement::check(rest),
+        "stats" => stats::check(rest),
         #[cfg(feature = "bpf")]
         "scheduler" => scheduler::run(rest),
         #[cfg(feature = "bpf")]

@@ -15,6 +15,8 @@ begin_load
 # Until the layers have their CPUs, and threads their layers.
 sleep 20
 vm-check placement layered layered.json keep=assigned at-least=99 || fail "threads run elsewhere than the configuration says"
+# Its own figures, which `scxprof top` shows.
+vm-check stats layered total local_sel || fail "the figures of scx_layered are not read"
 end_load || fail "the load did not end"
 end_scheduler || fail "scx_layered did not end as told"
 # The check itself: without the scheduler it must not hold. The threads begin anew, as Linux leaves them where they were.

@@ -18,6 +18,8 @@ begin_load
 # Until it has applied its configuration again, which it does every 10 s: only then does it look at new names.
 sleep 20
 vm-check placement mitosis mitosis.json keep=assigned at-least=99.9 || fail "threads run elsewhere than the configuration says"
+# Its own figures, which `scxprof top` shows.
+vm-check stats mitosis num_cells local_q_pct || fail "the figures of scx_mitosis are not read"
 end_load || fail "the load did not end"
 end_scheduler || fail "scx_mitosis did not end as told"
 # The check itself: without the scheduler it must not hold. The threads begin anew, as Linux leaves them where they were.
