@@ -31,8 +31,8 @@ pub use builder::Builder;
 pub(crate) use error::of_source;
 pub use error::{Error, ErrorKind, NoProcess, NotStarted, SessionError, Skipped};
 pub use live::{
-    AccessCounts, AccessLine, AccessLines, CpuNow, Group, Live, LiveError, LiveOptions, LiveState, Losses, OwnCost,
-    Scheduling, SchedulingLines, SharingWindow, Snapshot,
+    AccessCounts, AccessLine, AccessLines, Around, AroundNow, CacheNow, CpuNow, Group, Live, LiveError, LiveOptions,
+    LiveState, Losses, OwnCost, SchedulerNow, Scheduling, SchedulingLines, SharingWindow, Snapshot,
 };
 pub use options::{AnalysisOptions, HostOptions, Whose};
 pub use origins::{Batch, Feed, TraceInput};

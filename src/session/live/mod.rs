@@ -1,5 +1,6 @@
 //! A capture that stays, and can be looked at while it runs.
 
+mod around;
 mod counts;
 mod evaluate;
 mod groups;
@@ -12,6 +13,7 @@ mod usage;
 #[cfg(test)]
 mod tests;
 
+pub use around::{Around, AroundNow, CacheNow, SchedulerNow};
 pub use snapshot::{
     AccessCounts, AccessLine, AccessLines, CpuNow, Group, LiveState, Losses, OwnCost, Scheduling, SchedulingLines,
     SharingWindow, Snapshot,
