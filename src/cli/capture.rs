@@ -146,6 +146,17 @@ impl WhoseArgs {
         self.time.is_some()
     }
 
+    /// How long to sample, if it is said.
+    pub(super) fn limit_given(&self) -> Option<Duration> {
+        self.time
+    }
+
+    /// The held command, if there is one; it neither reads nor writes the terminal.
+    pub(super) fn hold_quietly(&self) -> Result<Option<Held>, Failure> {
+        let held = (!self.command.is_empty()).then(|| Held::quiet(&self.command));
+        held.transpose().map_err(Failure::Usage)
+    }
+
     /// The latest end.
     pub(super) fn limit(&self) -> Option<Duration> {
         self.time.or_else(|| self.command.is_empty().then(|| Duration::from_secs_f64(DEFAULT_SECONDS)))
@@ -242,13 +253,23 @@ pub(super) fn start<'a>(
 pub(super) fn begin<'a>(
     args: &WhoseArgs,
     verbose: u8,
-    (builder, mut host): (Builder<'a>, HostOptions),
+    (builder, host): (Builder<'a>, HostOptions),
     held: Option<&Held>,
 ) -> Result<Session<'a>, Failure> {
+    builder.host(with_command(args, host, held)).start().map_err(|error| not_started(args, verbose, error))
+}
+
+/// The options with the held command as what is sampled, if there is one and nothing else is asked for.
+pub(super) fn with_command(args: &WhoseArgs, mut host: HostOptions, held: Option<&Held>) -> HostOptions {
     limits::bound_realtime();
     if let Some(held) = held.filter(|_| !args.all) {
         host.whose = Whose::Target(Target::Tasks { tids: vec![held.pid], enable_on_exec: true });
     }
+    host
+}
+
+/// Why a session did not start.
+pub(super) fn not_started(args: &WhoseArgs, verbose: u8, error: Error) -> Failure {
     let watched = if args.cgroup.is_some() {
         source::Watched::Cgroup
     } else if args.pids.is_empty() && (args.command.is_empty() || args.all) {
@@ -256,7 +277,7 @@ pub(super) fn begin<'a>(
     } else {
         source::Watched::Some
     };
-    builder.host(host).start().map_err(|error| match error {
+    match error {
         Error::Start(error) => {
             let whose = if source::is_forbidden(&error) { strangers_process(&args.pids, &args.roots()) } else { None };
             match whose {
@@ -269,7 +290,7 @@ pub(super) fn begin<'a>(
         Error::CellSpecs(error) => input::wrong_cells(&error),
         error if error.kind() == ErrorKind::Request => Failure::Usage(error.into()),
         error => Failure::Unsupported(error.into()),
-    })
+    }
 }
 
 /// The sentence for a process of another user, if one of these is and we have no right to sample it.

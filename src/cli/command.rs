@@ -29,15 +29,30 @@ pub(super) struct Held {
 impl Held {
     /// Forks; the child's stdout becomes our stderr if `stdout_is_taken`, so that it cannot mix with the result.
     pub(super) fn new(arguments: &[OsString], stdout_is_taken: bool) -> Result<Self> {
+        Self::with(arguments, |command| {
+            if stdout_is_taken {
+                command.stdout(Stdio::from(stderr()?));
+            }
+            Ok(())
+        })
+    }
+
+    /// The same for a child that neither reads nor writes the terminal.
+    pub(super) fn quiet(arguments: &[OsString]) -> Result<Self> {
+        Self::with(arguments, |command| {
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            Ok(())
+        })
+    }
+
+    fn with(arguments: &[OsString], prepare: impl FnOnce(&mut Command) -> Result<()>) -> Result<Self> {
         let (program, rest) = arguments.split_first().context("no command after --")?;
         let name = program.to_string_lossy().into_owned();
         let (mut report, tell_pid) = io::pipe().context("cannot make a pipe")?;
         let (wait_go, go) = io::pipe().context("cannot make a pipe")?;
         let mut command = Command::new(program);
         command.args(rest);
-        if stdout_is_taken {
-            command.stdout(Stdio::from(stderr()?));
-        }
+        prepare(&mut command)?;
         let held = hold(tell_pid, wait_go, go.as_raw_fd());
         // SAFETY: the closure runs between fork and exec and only calls close, getpid, write and read, which are
         // async-signal-safe; it does not allocate.

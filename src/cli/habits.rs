@@ -14,7 +14,6 @@ use super::failure::Failure;
 
 /// Words after `scxprof` as perf and scx_characterize have them, and what does the same here. The first that fits counts.
 const INSTEAD: &[(&[&str], &str)] = &[
-    (&["top"], "`sudo scxprof stacks -t 10`, which prints the functions that use the CPU"),
     (
         &["c2c"],
         "`scxprof run -vv -- COMMAND`, or `sudo scxprof run -vv` for the host, whose hot lines say which threads and which code share a \
@@ -59,20 +58,20 @@ const INSTEAD: &[(&[&str], &str)] = &[
 /// Subcommands, options that they lack and perf has, and what to do instead.
 const OPTIONS: &[(&[&str], &[&str], &str)] = &[
     (
-        &["run", "record", "stacks", "watch"],
+        &["run", "record", "stacks", "watch", "top"],
         &["-u", "--uid"],
         "processes are named by their ids: type `-p $(pgrep -d, -u USER)`",
     ),
     (
-        &["run", "record", "watch"],
+        &["run", "record", "watch", "top"],
         &["--tid"],
         "`-p PID` takes all threads of a process, and `scxprof report --tid TID` those of a profile that you want (`-t` is a time here)",
     ),
     (&["stacks"], &["--tid"], "`scxprof stacks -p PID --by thread` has a line for each thread of a process (`-t` is a time here)"),
-    (&["run", "record", "stacks", "watch"], &["-G"], "a cgroup is `--cgroup PATH`"),
-    (&["run", "record", "sched", "stacks", "watch"], &["-m"], "the pages of a ring are `--mmap-pages N`"),
+    (&["run", "record", "stacks", "watch", "top"], &["-G"], "a cgroup is `--cgroup PATH`"),
+    (&["run", "record", "sched", "stacks", "watch", "top"], &["-m"], "the pages of a ring are `--mmap-pages N`"),
     (
-        &["run", "watch", "sched"],
+        &["run", "watch", "top", "sched"],
         &["-g", "--call-graph"],
         "`scxprof stacks` prints which code runs, and `scxprof record -g` records it beside memory",
     ),
@@ -81,6 +80,8 @@ const OPTIONS: &[(&[&str], &[&str], &str)] = &[
         &["-d", "--data", "--phys-data", "-W", "--weight", "--all-cgroups", "--data-page-size"],
         "leave it out, as all that the source can say of an access is always taken",
     ),
+    (&["top"], &["-d", "--delay"], "the time between two frames is `--interval SECONDS`"),
+    (&["top"], &["-s", "--sort"], "`<` and `>` choose the column that the shown table is sorted by"),
     (
         &["sched"],
         &["-p", "--pid", "--tid", "-u", "--uid", "-G", "--cgroup"],
@@ -351,7 +352,6 @@ mod tests {
             check(&args).err().map(|failure| failure.sentence())
         };
         for line in [
-            "top",
             "c2c record",
             "mem report -f x",
             "stat ls",

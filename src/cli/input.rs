@@ -250,17 +250,23 @@ pub(super) fn list_of_named(path: &Path) -> Option<String> {
     list.iter().all(|it| it.contains_key("name") && !it.contains_key("ph")).then_some(text)
 }
 
-/// Reads the configuration of a scheduler that `option` names.
-pub(super) fn configuration(option: &str, path: &Path) -> Result<Placement, Failure> {
-    let read = || -> anyhow::Result<(Placement, Option<String>)> {
+/// The text of a configuration that an option names, of bounded size.
+pub(super) fn configuration_text(option: &str, path: &Path) -> Result<String, Failure> {
+    let read = || -> anyhow::Result<String> {
         let mut text = String::new();
         open::regular(path)?.take(MAX_CONFIGURATION + 1).read_to_string(&mut text)?;
         let is_whole = text.len() as u64 <= MAX_CONFIGURATION;
         anyhow::ensure!(is_whole, "it has more than {} MiB", MAX_CONFIGURATION >> 20);
-        Ok(Placement::read(&text)?)
+        Ok(text)
     };
+    read().with_context(|| format!("{option} {}", path.display())).map_err(Failure::Usage)
+}
+
+/// Reads the configuration of a scheduler that `option` names.
+pub(super) fn configuration(option: &str, path: &Path) -> Result<Placement, Failure> {
     let name = || format!("{option} {}", path.display());
-    let (placement, foreign) = read().with_context(name).map_err(Failure::Usage)?;
+    let text = configuration_text(option, path)?;
+    let (placement, foreign) = Placement::read(&text).with_context(name).map_err(Failure::Usage)?;
     if let Some(foreign) = foreign {
         say!("note: {}: {foreign}", name());
     }

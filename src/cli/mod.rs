@@ -61,6 +61,7 @@ mod source;
 mod stacks;
 mod timeline;
 mod times;
+mod top;
 mod trace;
 mod trace_diff;
 mod wakers;
@@ -111,6 +112,7 @@ enum Command {
     Score(Box<score::ScoreArgs>),
     Merge(merge::MergeArgs),
     Watch(Box<watch::WatchingArgs>),
+    Top(Box<top::TopArgs>),
     Doctor(doctor::DoctorArgs),
     /// The load that `doctor --self-test` samples
     #[command(name = doctor::LOAD, hide = true)]
@@ -144,6 +146,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>, stdout_is_open: bool) -> E
     };
     let result = match args.command {
         Command::Run(args) => run::run(&args, stdout),
+        Command::Top(args) => top::run(&args, stdout),
         Command::Doctor(args) => doctor::run(&args),
         Command::DoctorLoad => doctor::load(),
         Command::SourceLines { addresses } => return source_lines(addresses),
@@ -287,7 +290,7 @@ mod tests {
     #[test]
     fn every_option_stands_below_a_heading() {
         let command = Args::command();
-        for subcommand in ["run", "record", "process", "extract", "sched", "replay", "stacks"] {
+        for subcommand in ["run", "record", "process", "extract", "sched", "replay", "stacks", "top"] {
             let subcommand = command.find_subcommand(subcommand).unwrap();
             for option in subcommand.get_arguments().filter(|it| !it.is_hide_set()) {
                 assert!(option.get_help_heading().is_some(), "{} {}", subcommand.get_name(), option.get_id());

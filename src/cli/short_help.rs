@@ -142,7 +142,9 @@ mod tests {
 
     #[test]
     fn the_short_help_has_a_line_for_each_option() {
-        for command in ["", " run", " record", " extract", " sched", " stacks", " watch", " score", " trace analyze"] {
+        for command in
+            ["", " run", " record", " extract", " sched", " stacks", " watch", " top", " score", " trace analyze"]
+        {
             let text = shown(&format!("scxprof{command} -h"), 80).unwrap();
             assert!(text.contains(&format!("Usage: scxprof{command}")), "{text}");
             assert!(text.contains(&format!("\nscxprof{command} --help has all options")), "{text}");

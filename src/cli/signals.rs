@@ -1,7 +1,7 @@
 //! Signals: the first one ends the current work properly, the second one ends the tool immediately.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -14,6 +14,15 @@ use crate::host::{proc, Roots};
 const TOGETHER: u64 = 100_000_000;
 /// The message of an immediate end.
 const SAID: &[u8] = b"error: ended by a second signal; what was not written yet is lost\n";
+
+/// What is done before a second signal ends the process.
+static AT_EXIT: OnceLock<fn()> = OnceLock::new();
+
+/// Calls `then` before a second signal ends the process. It runs in a signal handler.
+pub(super) fn at_exit(then: fn()) {
+    // There is one thing to put back, the terminal.
+    let _ = AT_EXIT.set(then);
+}
 
 /// Ctrl-C, SIGTERM and the end of the terminal.
 #[derive(Debug, Clone, Default)]
@@ -82,6 +91,9 @@ impl SignalCounts {
             return;
         }
         if self.count.fetch_add(1, Ordering::Relaxed) > 0 {
+            if let Some(then) = AT_EXIT.get() {
+                then();
+            }
             // If writing fails, nothing can be done.
             let _ = rustix::io::write(rustix::stdio::stderr(), SAID);
             signal_hook::low_level::exit(128 + signal);

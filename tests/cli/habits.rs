@@ -27,7 +27,6 @@ fn names_in(directory: &Path) -> Vec<String> {
 fn subcommands_of_perf_say_what_to_type() {
     let directory = tempfile::tempdir().unwrap();
     for (line, instead) in [
-        ("top", "`sudo scxprof stacks -t 10`"),
         ("c2c record", "`scxprof run -vv -- COMMAND`"),
         ("mem report", "`scxprof report`"),
         ("stat ls", "`scxprof stacks -e EVENT COMMAND`"),
@@ -42,6 +41,7 @@ fn subcommands_of_perf_say_what_to_type() {
         ("record --tid=3 true", "record has no --tid: `-p PID`"),
         ("run -d true", "run has no -d: leave it out"),
         ("report -n", "report has no -n: leave it out"),
+        ("top -d 2", "top has no -d: the time between two frames is `--interval SECONDS`"),
         ("report --sort comm", "report has no --sort: it is about threads that share memory"),
         ("sched -p 1 -- sleep 3", "sched has no -p: it always watches the whole host"),
         // What is for --score.

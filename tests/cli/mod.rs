@@ -9,6 +9,7 @@ mod scores;
 mod signals;
 mod summaries;
 mod tables;
+mod top;
 mod watches;
 
 use std::fs;

@@ -202,6 +202,28 @@ const WATCH: Page = Page {
     see_also: &["systemd.service(5)"],
 };
 
+const TOP: Page = Page {
+    description: &[
+        "Samples the host, a process, a cgroup or a command, and shows on the terminal, while it runs: the groups of threads that share \
+         memory, accesses of threads, processes, cgroups and cells, cache lines that threads share, what the scheduler does, CPUs and \
+         last-level caches, and what was lost. `?` shows the keys. It writes files only when `w` or `W` asks for it.",
+        "The scheduling events are on only while their view is shown. Memory bandwidth and occupancy of the L3 cache are there where \
+         resctrl is mounted; while the cells are shown, each has a monitoring group `scxprof-PID-N`. The figures of a sched_ext \
+         scheduler come over its own socket.",
+        "Ctrl-Z suspends it, and the terminal is as it was; so it is after q, Ctrl-C, SIGTERM and SIGHUP.",
+    ],
+    samples: true,
+    environment: &[HOME, PATH, NO_COLOR, COLUMNS],
+    files: &[
+        PARANOID,
+        PMUS,
+        TRACING,
+        ("/sys/fs/resctrl", "Memory bandwidth and occupancy of the L3 cache"),
+        ("/var/run/scx/root/stats", "The socket over which a sched_ext scheduler gives its figures"),
+    ],
+    see_also: &["top(1)", "perf-top(1)"],
+};
+
 const DOCTOR: Page = Page {
     description: &[
         "Tries each source as a run would and says what works here, what does not, why, and what would help. With \
@@ -234,6 +256,7 @@ pub(super) fn of(subcommand: &str) -> &'static Page {
         "score" => &SCORE,
         "merge" => &MERGE,
         "watch" => &WATCH,
+        "top" => &TOP,
         "doctor" => &DOCTOR,
         "completions" => &COMPLETIONS,
         _ => &ALL,

@@ -1,0 +1,186 @@
+//! `scxprof top`: shows while it runs who shares memory, what threads access, and what the scheduler does.
+
+mod details;
+mod draw;
+mod keys;
+mod page;
+mod run;
+mod stacks;
+mod state;
+mod table;
+mod terminal;
+#[cfg(test)]
+mod tests;
+mod views;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::anyhow;
+use clap::Args;
+
+use super::args::{seconds, text, RESULT, TUNING};
+use super::capture::{self, CaptureArgs};
+use super::command::{Held, Running};
+use super::decision::{DecisionArgs, Named};
+use super::ends::{Ends, Step};
+use super::failure::{Done, Failure};
+use super::messages;
+use super::output::Stdout;
+use super::signals::Signals;
+use super::{input, width};
+use crate::session::{Around, AroundNow, HostOptions, Live, LiveError, LiveOptions};
+use draw::Theme;
+use page::Page;
+use run::Engine;
+use state::{State, View};
+
+const EXAMPLES: &str = "\
+Examples:
+  sudo scxprof top                               the host; ? says which keys there are
+  scxprof top -p 1234                            a process and its descendants
+  scxprof top -- ./server --port 80              a command while it runs; its output is not shown
+  sudo scxprof top --config cells.json           what the loaded configuration keeps together
+  sudo scxprof top --view scheduling --interval 2
+  sudo scxprof top --once -t 10 --view threads   one page as text, for a script";
+
+/// How long `--once` samples.
+const ONCE: Duration = Duration::from_secs(5);
+/// The shortest and the longest interval.
+const SHORTEST: Duration = Duration::from_millis(100);
+const LONGEST: Duration = Duration::from_secs(3600);
+
+/// Show live who shares memory, what threads access, and what the scheduler does
+#[derive(Debug, Args)]
+#[command(
+    after_help = EXAMPLES,
+    mut_args(text("time", "End after so long: seconds, or a time such as 500ms or 5m [default: never; with --once 5]")),
+    mut_args(text("command", "A command to sample while it runs; its output is not shown, but with --once it goes to stderr")),
+    mut_arg("sched", |arg| arg.hide(true)),
+)]
+pub(super) struct TopArgs {
+    #[command(flatten)]
+    capture: CaptureArgs,
+    /// How often the screen is drawn, and the window of its figures
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds, help_heading = TUNING)]
+    interval: Duration,
+    /// The window in which sharing is looked for
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds, help_heading = TUNING)]
+    sharing_window: Duration,
+    /// Print one page as text, with all rows, and end
+    #[arg(long, help_heading = RESULT)]
+    once: bool,
+    /// What is shown first
+    #[arg(long, value_enum, value_name = "VIEW", default_value = "groups", help_heading = RESULT)]
+    view: View,
+    /// The configuration that is loaded: it is shown what it keeps together, and cells are its
+    #[arg(long, value_name = "FILE", help_heading = RESULT)]
+    config: Option<PathBuf>,
+    /// Colours [default: dark; none if NO_COLOR is set]
+    #[arg(long, value_enum, value_name = "THEME", help_heading = RESULT)]
+    theme: Option<Theme>,
+    #[command(flatten)]
+    decision: DecisionArgs,
+    /// Say why a source does not work here
+    #[arg(short = 'v', long = "verbose", action = clap::ArgAction::Count, help_heading = RESULT)]
+    verbose: u8,
+}
+
+/// Shows the host until the user ends it, or prints a page.
+pub(super) fn run(args: &TopArgs, stdout: Stdout) -> Result<(), Failure> {
+    if !(SHORTEST..=LONGEST).contains(&args.interval) {
+        return Err(Failure::Usage(anyhow!("--interval: it is from 0.1 to {} s", LONGEST.as_secs())));
+    }
+    if !(SHORTEST..=LONGEST).contains(&args.sharing_window) {
+        return Err(Failure::Usage(anyhow!("--sharing-window: it is from 0.1 to {} s", LONGEST.as_secs())));
+    }
+    if args.decision.use_hints && !args.capture.hints.are_followed() {
+        return Err(Failure::Usage(anyhow!("--use-hints needs --hints-map, which says where the hints are")));
+    }
+    let config = args.config.as_deref().map(|path| input::configuration_text("--config", path)).transpose()?;
+    stdout.check(None)?;
+    let (_, host) = capture::builder(&args.capture)?;
+    let wanted = &args.capture.watch;
+    let held = if args.once { capture::hold(wanted, true)? } else { wanted.hold_quietly()? };
+    // Before sampling begins, as it is not worth it without a terminal.
+    if !args.once && !std::io::IsTerminal::is_terminal(&std::io::stdout()) {
+        return Err(Failure::Usage(anyhow!("top: stdout is no terminal; --once prints one page as text")));
+    }
+    let signals = Signals::handle().map_err(Failure::Unsupported)?;
+    let live = start(args, host, held.as_ref())?;
+    if let Some((path, text)) = args.config.as_deref().zip(config) {
+        let name = path.display().to_string();
+        live.load(Some((name, text)))
+            .map_err(|error| Failure::Usage(anyhow!("--config {}: {error}", path.display())))?;
+    }
+    let mut command = held.map(Held::release).transpose().map_err(Failure::Usage)?;
+    let around = Around::new(&wanted.roots());
+    let mut engine = Engine::new(live, around);
+    let mut state = State::new(args.view, args.interval);
+    // A page that is printed once is about all that was sampled.
+    state.is_total = args.once;
+    let mut ends = Ends::default();
+    let shown = if args.once {
+        once(args, &state, &mut engine, command.as_mut(), &signals)
+    } else {
+        let limit = wanted.limit_given();
+        run::watch(state, &mut engine, theme(args), limit, command.as_mut(), &signals)
+    };
+    if let Some(command) = &mut command {
+        command.terminate();
+    }
+    engine.stop();
+    let source = engine.source();
+    if let (Some(outcome), true) = (engine.outcome(), args.once) {
+        ends.loss(&args.capture.tuning.max_loss, &outcome.loss);
+        if let Some(source) = source.filter(|_| outcome.loss.samples == 0) {
+            ends.note(Step::Result, Err::<(), _>(Failure::NoResult(messages::no_samples(&outcome, source))));
+        }
+    }
+    ends.note(Step::Result, shown);
+    ends.command(capture::end(command, &signals));
+    ends.end()
+}
+
+/// Starts sampling.
+fn start(args: &TopArgs, host: HostOptions, held: Option<&Held>) -> Result<Live, Failure> {
+    let wanted = &args.capture.watch;
+    let host = capture::with_command(wanted, host, held);
+    let options = LiveOptions {
+        interval: args.interval,
+        // What is printed once is of the whole time.
+        sharing_window: once_limit(args).filter(|_| args.once).unwrap_or(args.sharing_window),
+        memory: args.capture.tuning.memory(&wanted.roots())?,
+        analysis: args.decision.analysis(Named::All),
+        roots: wanted.roots(),
+        ..LiveOptions::default()
+    };
+    Live::start(options, host).map_err(|error| match error {
+        LiveError::Session(error) => capture::not_started(wanted, args.verbose, error),
+        error => Failure::Unsupported(error.into()),
+    })
+}
+
+/// How long `--once` samples; `None` while the command runs.
+fn once_limit(args: &TopArgs) -> Option<Duration> {
+    let wanted = &args.capture.watch;
+    wanted.limit_given().or_else(|| (!wanted.has_command()).then_some(ONCE))
+}
+
+/// The theme: none where NO_COLOR is set and not empty.
+fn theme(args: &TopArgs) -> Theme {
+    let is_plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    args.theme.unwrap_or(if is_plain { Theme::None } else { Theme::Dark })
+}
+
+/// Prints a page of what was sampled for some seconds.
+fn once(args: &TopArgs, state: &State, engine: &mut Engine, command: Option<&mut Running>, signals: &Signals) -> Done {
+    let limit = once_limit(args);
+    engine.look(state);
+    run::wait(limit, command, signals);
+    // What it found so far is evaluated.
+    engine.stop_sampling();
+    let (now, around): (_, &AroundNow) = engine.look(state);
+    let page = Page::whole(state, now, around, width::of(&std::io::stdout()));
+    super::output::print(page.text().as_bytes()).map_err(Failure::NoResult)
+}

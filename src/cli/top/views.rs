@@ -1,0 +1,533 @@
+//! The tables of the views, made from what is known now.
+
+use std::collections::BTreeMap;
+
+use scxprof_base::columns::Column;
+use scxprof_sched::dsqs::DsqLine;
+use scxprof_sched::report::Line;
+
+use super::state::{Kind, State, View};
+use super::table::{Cell, Row, Table};
+use crate::host::psi::{NoPressure, Pressure};
+use crate::report::{Granule, LineSharing, Report};
+use crate::session::{AccessCounts, AccessLine, AroundNow, By, CpuNow, Group, Snapshot};
+
+const NUMBER: fn(u8) -> Column = Column::number;
+const NAME: fn(u8) -> Column = Column::name;
+/// A group of which the configuration keeps less than this together is marked.
+const LEAST_KEPT: f64 = 0.5;
+/// So many percent of lost samples are marked.
+const MUCH_LOST: f64 = 1.0;
+
+/// The table of the view, sorted and filtered.
+pub(super) fn table(state: &State, now: &Snapshot, around: &AroundNow) -> Table {
+    let mut table = match (state.view, state.kind()) {
+        (View::Groups, _) => groups(now),
+        (View::Threads | View::Processes, Kind::By(by)) => accesses(state, by, now, around),
+        (View::Lines, _) => lines(now),
+        (View::Scheduling, Kind::Dsqs) => dsqs(state, now),
+        (View::Scheduling, Kind::By(by)) => scheduling(state, by, now),
+        (View::Cpus, Kind::By(_)) => cpus(now),
+        (View::Cpus, Kind::Caches) => caches(now, around),
+        (View::Cpus, _) => figures(around),
+        _ => losses(now, around),
+    };
+    table.filter(&state.filter);
+    if table.rows.is_empty() && !state.filter.is_empty() {
+        table.empty = format!("no row contains \"{}\"; Esc takes the filter away", state.filter);
+    }
+    table.sort(state.of_view().sort);
+    table
+}
+
+/// The report of the last sharing window.
+pub(super) fn report(now: &Snapshot) -> Option<&Report> {
+    now.sharing.as_ref()?.report.as_ref()
+}
+
+/// Why there is no sharing to show.
+fn no_sharing(now: &Snapshot, what: &str) -> String {
+    match &now.sharing {
+        None => "accesses are being sampled; the first result comes after some seconds".to_owned(),
+        Some(window) if window.report.is_none() => {
+            "no sample had the address of memory that threads can share".to_owned()
+        }
+        Some(window) => format!("{what} in the last {:.0} s", window.seconds),
+    }
+}
+
+fn groups(now: &Snapshot) -> Table {
+    let row = |group: &Group| {
+        let cells = vec![
+            Cell::text(&group.name),
+            Cell::count(group.threads as u64),
+            group.cpus.map_or_else(Cell::nothing, |cpus| Cell::number(cpus, format!("{cpus:.2}"))),
+            Cell::rounded(group.samples),
+            Cell::percent(group.share),
+            Cell::percent_or(group.avoidable),
+            Cell::percent_or(group.kept),
+            group.hottest.as_deref().map_or_else(Cell::nothing, Cell::text),
+            Cell::text(&group.names.join(", ")),
+        ];
+        Row::new(&group.name, cells).marked(group.kept.is_some_and(|kept| kept < LEAST_KEPT))
+    };
+    let mut table = Table {
+        heads: vec![
+            ("GROUP", NAME(0)),
+            ("THREADS", NUMBER(3)),
+            ("CPUS", NUMBER(5)),
+            ("SAMPLES", NUMBER(6)),
+            ("SHARE%", NUMBER(0)),
+            ("AVOIDS%", NUMBER(1)),
+            ("KEPT%", NUMBER(1)),
+            ("HOTTEST MEMORY", NAME(2).at_least(24)),
+            ("NAMES OF THREADS", NAME(4)),
+        ],
+        rows: now.groups.iter().map(row).collect(),
+        sorted: Some(4),
+        empty: no_sharing(now, "no threads share memory that they write"),
+        ..Table::default()
+    };
+    table.drop_unknown("CPUS");
+    table.drop_unknown("KEPT%");
+    table
+}
+
+/// Counts of the last window or since the start, and the time that they are of.
+fn counted(state: &State, now: &Snapshot, window: AccessCounts, total: AccessCounts) -> (AccessCounts, f64) {
+    if state.is_total {
+        (total, now.elapsed_s)
+    } else {
+        (window, now.window_s)
+    }
+}
+
+/// How often a second; `NaN` of no time, which is shown as nothing.
+fn rate(count: f64, seconds: f64) -> Cell {
+    if seconds > 0.0 {
+        Cell::rounded(count / seconds)
+    } else {
+        Cell::nothing()
+    }
+}
+
+fn accesses(state: &State, by: By, now: &Snapshot, around: &AroundNow) -> Table {
+    let has_cells = by != By::Cell || now.configuration.is_some();
+    let found = now.accesses.iter().find(|lines| lines.by == by && has_cells);
+    let lines = found.map(|found| found.lines.as_slice()).unwrap_or_default();
+    let all: f64 = lines.iter().map(|line| counted(state, now, line.window, line.total).0.samples).sum();
+    let share = |part: f64, all: f64| if all > 0.0 { Cell::percent(part / all) } else { Cell::nothing() };
+    let has_ids = by == By::Thread;
+    let rows = lines.iter().map(|line| {
+        let (counts, seconds) = counted(state, now, line.window, line.total);
+        let id = |id: Option<u32>| id.map_or_else(Cell::nothing, |id| Cell::count(id.into()));
+        let mut cells = vec![Cell::text(&line.name)];
+        if has_ids {
+            cells.push(id(line.tid));
+        }
+        if has_ids || by == By::Process {
+            cells.push(id(line.pid));
+        }
+        if !has_ids {
+            cells.push(Cell::count(line.threads));
+        }
+        cells.extend([
+            rate(counts.samples, seconds),
+            share(counts.samples, all),
+            share(counts.writes, counts.located),
+            Cell::rounded(line.total.samples),
+        ]);
+        match by {
+            By::Thread => {
+                cells.push(Cell::text(line.subcell.as_deref().unwrap_or_default()));
+                cells.push(Cell::text(line.cgroup.as_deref().unwrap_or_default()));
+            }
+            By::Cgroup => {
+                let path = line.cgroup.as_deref().unwrap_or(&line.name);
+                let pressures = around.cgroups.get(path);
+                let some = |of: Option<&Result<Pressure, NoPressure>>| {
+                    let pressure = of.and_then(|pressure| pressure.as_ref().ok());
+                    pressure
+                        .map_or_else(Cell::nothing, |it| Cell::number(it.some.avg10, format!("{:.1}", it.some.avg10)))
+                };
+                cells.push(some(pressures.map(|it| &it.cpu)));
+                cells.push(some(pressures.map(|it| &it.memory)));
+                cells.push(some(pressures.map(|it| &it.io)));
+            }
+            By::Cell => {
+                let cell = around.cells.get(&line.name);
+                cells.push(megabytes(cell.and_then(|cell| cell.total)));
+                cells.push(mebibytes(cell.and_then(|cell| cell.occupancy)));
+            }
+            _ => {}
+        }
+        Row::new(key_of_accesses(line), cells)
+    });
+    let mut heads = vec![(head(by), NAME(0))];
+    let mut add = |name: &'static str, column: Column| heads.push((name, column));
+    if has_ids {
+        add("TID", NUMBER(2));
+    }
+    if has_ids || by == By::Process {
+        add("PID", NUMBER(4));
+    }
+    if !has_ids {
+        add("THREADS", NUMBER(3));
+    }
+    add("SAMPLES/s", NUMBER(1));
+    add("SHARE%", NUMBER(0));
+    add("WRITES%", NUMBER(2));
+    add("TOTAL", NUMBER(5));
+    match by {
+        By::Thread => {
+            add("ITS CELL", NAME(3));
+            add("ITS CGROUP", NAME(6));
+        }
+        By::Cgroup => {
+            add("CPU-WAIT%", NUMBER(3));
+            add("MEM-WAIT%", NUMBER(4));
+            add("IO-WAIT%", NUMBER(4));
+        }
+        By::Cell => {
+            add("MEMORY-MB/s", NUMBER(3));
+            add("L3-MiB", NUMBER(3));
+        }
+        _ => {}
+    }
+    let sorted = heads.iter().position(|(name, _)| *name == "SHARE%");
+    let empty = if by == By::Cell && now.configuration.is_none() {
+        "no configuration is loaded: s loads one".to_owned()
+    } else {
+        "no access was sampled yet".to_owned()
+    };
+    Table { heads, rows: rows.collect(), sorted, empty, ..Table::default() }
+}
+
+/// The key of a line of accesses: a thread's is its id.
+pub(super) fn key_of_accesses(line: &AccessLine) -> String {
+    line.tid.map_or_else(|| format!("{} {:?}", line.name, line.pid), |tid| tid.to_string())
+}
+
+/// The head of the column that says what a line is about.
+fn head(by: By) -> &'static str {
+    match by {
+        By::Cpu => "CPU",
+        By::Thread => "THREAD",
+        By::Process => "PROCESS",
+        By::Cgroup => "CGROUP",
+        By::Cell => "CELL",
+        By::Llc => "LLC",
+        By::Node => "NODE",
+    }
+}
+
+/// How the threads of a line share it.
+fn sharing(line: &Granule) -> &'static str {
+    if line.is_waited_on() {
+        "waited on"
+    } else {
+        line.sharing.map_or("-", LineSharing::name)
+    }
+}
+
+/// The key of a line.
+pub(super) fn key_of(line: &Granule) -> String {
+    format!("{} {:?}", line.memory, line.identity)
+}
+
+fn lines(now: &Snapshot) -> Table {
+    let row = |line: &Granule| {
+        let cells = vec![
+            Cell::text(&line.memory),
+            Cell::text(sharing(line)),
+            Cell::rounded(line.accesses),
+            Cell::rounded(line.accesses - line.writes),
+            Cell::rounded(line.writes),
+            Cell::count(line.hitm),
+            Cell::count(line.threads.into()),
+            line.code.first().map_or_else(Cell::nothing, |code| Cell::text(&code.to_string())),
+        ];
+        Row::new(key_of(line), cells).marked(line.sharing == Some(LineSharing::False))
+    };
+    Table {
+        heads: vec![
+            ("HOT LINE", NAME(0).at_least(24)),
+            ("HOW SHARED", NAME(2)),
+            ("ACCESSES", NUMBER(0)),
+            ("LOADS", NUMBER(5)),
+            ("STORES", NUMBER(4)),
+            ("HITM", NUMBER(3)),
+            ("THREADS", NUMBER(6)),
+            ("CODE OF IT", NAME(1)),
+        ],
+        rows: report(now).map(|report| report.lines.iter().map(row).collect()).unwrap_or_default(),
+        // Those first that cost most.
+        sorted: None,
+        empty: no_sharing(now, "no cache line was shared and written"),
+        ..Table::default()
+    }
+}
+
+/// Why there is nothing of the scheduler.
+fn no_scheduling(now: &Snapshot) -> String {
+    let is_on = now.scheduling.is_some();
+    if is_on {
+        "no scheduling event came yet"
+    } else {
+        "the scheduling events are off; they are switched on with this view"
+    }
+    .to_owned()
+}
+
+/// ns in microseconds.
+fn us(ns: Option<u64>) -> Cell {
+    ns.map_or_else(Cell::nothing, |ns| Cell::number(ns as f64, format!("{:.1}", ns as f64 / 1e3)))
+}
+
+fn scheduling(state: &State, by: By, now: &Snapshot) -> Table {
+    let scheduling = now.scheduling.as_ref();
+    let seconds = scheduling.map_or(0.0, |it| if state.is_total { it.total_s } else { it.window_s });
+    let found = scheduling.and_then(|it| it.lines.iter().find(|lines| lines.by == by));
+    let lines = found.map(|found| if state.is_total { &found.total } else { &found.window });
+    let lines = lines.map(Vec::as_slice).unwrap_or_default();
+    let part = |ns: u64| if seconds > 0.0 { Cell::percent(ns as f64 / 1e9 / seconds) } else { Cell::nothing() };
+    let often = |count: u64| rate(count as f64, seconds);
+    let row = |line: &Line| {
+        let caches = line.migrations.node.saturating_add(line.migrations.nodes);
+        let cells = vec![
+            Cell::text(&line.name),
+            line.tid.or(line.pid).map_or_else(Cell::nothing, |id| Cell::count(id.into())),
+            part(line.run.total_ns),
+            part(line.wait.total_ns),
+            us(line.latency.p50_ns),
+            us(line.latency.p99_ns),
+            us(line.latency.times.max_ns),
+            often(line.switches),
+            often(line.involuntary),
+            often(line.wakeups),
+            often(line.migrations.total),
+            often(caches),
+        ];
+        let key =
+            line.tid.map_or_else(|| format!("{} {:?} {:?}", line.name, line.pid, line.cgroup), |tid| tid.to_string());
+        Row::new(key, cells).marked(line.losses > 0)
+    };
+    let mut table = Table {
+        heads: vec![
+            (head(by), NAME(0)),
+            (if by == By::Thread { "TID" } else { "PID" }, NUMBER(5)),
+            ("RUN%", NUMBER(0)),
+            ("WAIT%", NUMBER(1)),
+            ("P50us", NUMBER(2)),
+            ("P99us", NUMBER(1)),
+            ("MAXus", NUMBER(5)),
+            ("SWITCH/s", NUMBER(4)),
+            ("PREEMPT/s", NUMBER(7)),
+            ("WAKEUP/s", NUMBER(6)),
+            ("MOVES/s", NUMBER(4)),
+            ("LLC-MOVES/s", NUMBER(3)),
+        ],
+        rows: lines.iter().map(row).collect(),
+        sorted: Some(2),
+        empty: if by == By::Cell && now.configuration.is_none() {
+            "no configuration is loaded: s loads one".to_owned()
+        } else {
+            no_scheduling(now)
+        },
+        ..Table::default()
+    };
+    table.drop_unknown("PID");
+    table
+}
+
+fn dsqs(state: &State, now: &Snapshot) -> Table {
+    let scheduling = now.scheduling.as_ref();
+    let seconds = scheduling.map_or(0.0, |it| if state.is_total { it.total_s } else { it.window_s });
+    let lines = scheduling.map(|it| if state.is_total { &it.dsqs } else { &it.dsqs_window });
+    let row = |line: &DsqLine| {
+        let cells = vec![
+            Cell::text(&line.name),
+            rate(line.inserted as f64, seconds),
+            rate(line.dispatched as f64, seconds),
+            Cell::count(line.depth),
+            Cell::number(line.mean_depth, format!("{:.2}", line.mean_depth)),
+            Cell::count(line.max_depth),
+            us(line.wait.p50_ns),
+            us(line.wait.p99_ns),
+            us(line.slice.mean_ns),
+        ];
+        Row::new(&line.id, cells).marked(line.losses > 0)
+    };
+    Table {
+        heads: vec![
+            ("QUEUE", NAME(0)),
+            ("INSERT/s", NUMBER(0)),
+            ("DISPATCH/s", NUMBER(3)),
+            ("DEPTH", NUMBER(4)),
+            ("MEAN", NUMBER(2)),
+            ("MOST", NUMBER(3)),
+            ("P50us", NUMBER(1)),
+            ("P99us", NUMBER(1)),
+            ("SLICEus", NUMBER(5)),
+        ],
+        rows: lines.map(|lines| lines.iter().map(row).collect()).unwrap_or_default(),
+        sorted: Some(1),
+        empty: if scheduling.is_some() {
+            "no thread went through a dispatch queue: they are of sched_ext schedulers".to_owned()
+        } else {
+            no_scheduling(now)
+        },
+        ..Table::default()
+    }
+}
+
+fn id_or_nothing(id: Option<u32>) -> Cell {
+    id.map_or_else(Cell::nothing, |id| Cell::count(id.into()))
+}
+
+fn cpus(now: &Snapshot) -> Table {
+    let row = |cpu: &CpuNow| {
+        let cells = vec![
+            Cell::count(cpu.cpu.into()),
+            id_or_nothing(cpu.llc),
+            id_or_nothing(cpu.node),
+            Cell::percent_or(cpu.busy),
+            rate(cpu.samples, now.window_s),
+        ];
+        Row::new(cpu.cpu.to_string(), cells)
+    };
+    let heads = vec![
+        ("CPU", NUMBER(0)),
+        ("LLC", NUMBER(2)),
+        ("NODE", NUMBER(3)),
+        ("BUSY%", NUMBER(0)),
+        ("SAMPLES/s", NUMBER(1)),
+    ];
+    Table {
+        heads,
+        rows: now.cpus.iter().map(row).collect(),
+        sorted: Some(3),
+        empty: "no CPU is known".to_owned(),
+        ..Table::default()
+    }
+}
+
+/// Bytes a second in megabytes.
+fn megabytes(rate: Option<f64>) -> Cell {
+    rate.map_or_else(Cell::nothing, |rate| Cell::number(rate, format!("{:.1}", rate / 1e6)))
+}
+
+fn mebibytes(bytes: Option<u64>) -> Cell {
+    bytes.map_or_else(Cell::nothing, |bytes| Cell::number(bytes as f64, format!("{:.1}", bytes as f64 / 1_048_576.0)))
+}
+
+fn caches(now: &Snapshot, around: &AroundNow) -> Table {
+    let mut caches: BTreeMap<u32, Vec<&CpuNow>> = BTreeMap::new();
+    for cpu in &now.cpus {
+        if let Some(llc) = cpu.llc {
+            caches.entry(llc).or_default().push(cpu);
+        }
+    }
+    let rows = caches.iter().map(|(llc, cpus)| {
+        let busy: Vec<f64> = cpus.iter().filter_map(|cpu| cpu.busy).collect();
+        let mean = (!busy.is_empty()).then(|| busy.iter().sum::<f64>() / busy.len() as f64);
+        let cache = around.caches.get(llc);
+        let rates = cache.map(|cache| (cache.total, cache.local));
+        let local = rates.and_then(|(total, local)| Some(local? / total.filter(|&total| total > 0.0)?));
+        let cells = vec![
+            Cell::count((*llc).into()),
+            id_or_nothing(cpus.first().and_then(|cpu| cpu.node)),
+            Cell::count(cpus.len() as u64),
+            Cell::percent_or(mean),
+            rate(cpus.iter().map(|cpu| cpu.samples).sum(), now.window_s),
+            megabytes(cache.and_then(|cache| cache.total)),
+            Cell::percent_or(local),
+            mebibytes(cache.and_then(|cache| cache.occupancy)),
+        ];
+        Row::new(llc.to_string(), cells)
+    });
+    Table {
+        heads: vec![
+            ("LLC", NUMBER(0)),
+            ("NODE", NUMBER(3)),
+            ("CPUS", NUMBER(2)),
+            ("BUSY%", NUMBER(0)),
+            ("SAMPLES/s", NUMBER(2)),
+            ("MEMORY-MB/s", NUMBER(1)),
+            ("LOCAL%", NUMBER(2)),
+            ("L3-MiB", NUMBER(1)),
+        ],
+        rows: rows.collect(),
+        sorted: Some(3),
+        empty: "the last-level caches of this host are not known".to_owned(),
+        ..Table::default()
+    }
+}
+
+fn figures(around: &AroundNow) -> Table {
+    let mut rows = Vec::new();
+    let mut empty = "this kernel has no sched_ext".to_owned();
+    if let Some(scheduler) = &around.scheduler {
+        let events = scheduler.kernel.events.iter().map(|(name, count)| (name.as_str(), *count as f64));
+        let figures = scheduler.figures.iter().map(|(name, value)| (name.as_str(), *value));
+        rows.extend(figures.chain(events).map(|(name, value)| {
+            let text = if value.fract() == 0.0 { format!("{value:.0}") } else { format!("{value:.3}") };
+            Row::new(name, vec![Cell::text(name), Cell::number(value, text)])
+        }));
+        empty = match (&scheduler.kernel.name, &scheduler.no_figures) {
+            (None, _) => "no sched_ext scheduler is loaded".to_owned(),
+            (Some(_), Some(why)) => why.clone(),
+            (Some(name), None) => format!("{name} was asked for its figures"),
+        };
+    }
+    Table { heads: vec![("FIGURE", NAME(0)), ("VALUE", NUMBER(0))], rows, empty, ..Table::default() }
+}
+
+fn losses(now: &Snapshot, around: &AroundNow) -> Table {
+    let (losses, cost) = (&now.losses, &now.cost);
+    let mut rows: Vec<Row> = Vec::new();
+    let mut add = |what: &str, value: String, is_marked: bool| {
+        let key = format!("{what} {value}");
+        // The value of a figure changes, and its row stays the selected one.
+        let is_sentence = ["note", "lost", "left out", "configuration"].contains(&what);
+        let key = if is_sentence { key } else { what.to_owned() };
+        rows.push(Row::new(key, vec![Cell::text(what), Cell::text(&value)]).marked(is_marked));
+    };
+    add("samples", losses.samples.to_string(), false);
+    add("accesses", losses.accesses.to_string(), false);
+    add("samples lost", format!("{} ({:.2} %)", losses.lost, losses.lost_percent), losses.lost_percent >= MUCH_LOST);
+    if let Some(scheduling) = &now.scheduling {
+        let (events, lost) = (scheduling.events, scheduling.lost);
+        add("scheduling events", format!("{events}, {lost} lost"), lost > 0);
+    }
+    add("late windows", losses.late_windows.to_string(), losses.late_windows > 0);
+    add("CPU of scxprof", format!("{:.2} % of a CPU, {:.1} s in all", cost.cpus * 100.0, cost.cpu_s), false);
+    add("memory of scxprof", format!("{:.1} MiB", cost.rss_bytes as f64 / 1_048_576.0), false);
+    add("its tables", cost.tables.to_string(), false);
+    add("last evaluation", format!("{:.0} ms", cost.evaluation_s * 1e3), false);
+    if let Some(pressure) = &around.pressure {
+        for (what, of) in [("CPU", &pressure.cpu), ("memory", &pressure.memory), ("I/O", &pressure.io)] {
+            let text = match of {
+                Ok(it) => format!("{:.1} % of the last 10 s, {:.1} % of the last 60 s", it.some.avg10, it.some.avg60),
+                Err(why) => why.to_string(),
+            };
+            add(&format!("waiting for {what}"), text, false);
+        }
+    }
+    if let Some(interval) = now.sharing.as_ref().map(|sharing| &sharing.interval) {
+        for line in interval.reason.iter().chain(&interval.limit) {
+            add("configuration", line.clone(), false);
+        }
+    }
+    for line in &losses.lines {
+        add("lost", line.clone(), true);
+    }
+    for line in &losses.left_out {
+        add("left out", line.clone(), false);
+    }
+    for line in now.notes.iter().chain(&around.no_caches) {
+        add("note", line.clone(), false);
+    }
+    let heads = vec![("WHAT", NAME(0)), ("ITS VALUE", NAME(0))];
+    Table { heads, rows, has_sentences: true, ..Table::default() }
+}
