@@ -60,7 +60,8 @@ impl Engine {
         self.now = self.live.snapshot(&by);
         let is = |kind: By| state.view == View::Processes && state.kind() == Kind::By(kind);
         self.around.watch_cells(&if is(By::Cell) { cells(&self.now) } else { BTreeMap::new() });
-        let lines = self.now.accesses.iter().filter(|lines| is(By::Cgroup) && lines.by == By::Cgroup);
+        let has_cgroups = state.is_frozen || is(By::Cgroup);
+        let lines = self.now.accesses.iter().filter(|lines| has_cgroups && lines.by == By::Cgroup);
         let paths = lines.flat_map(|lines| &lines.lines).map(|line| line.cgroup.as_deref().unwrap_or(&line.name));
         self.around_now = self.around.look(paths);
         (&self.now, &self.around_now)

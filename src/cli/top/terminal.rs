@@ -137,3 +137,90 @@ pub(super) fn leave() {
 fn write(bytes: &[u8]) {
     let _ = rustix::io::write(rustix::stdio::stdout(), bytes);
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::fd::{FromRawFd, OwnedFd};
+    use std::os::unix::process::CommandExt;
+    use std::process::{Command, ExitStatus};
+
+    use rustix::termios::LocalModes;
+
+    use super::super::super::signals::{self, Signals};
+    use super::*;
+
+    const END: &str = "SCXPROF_TEST_END";
+
+    /// A terminal: the side of the program that shows it, and that of the program in it.
+    fn pair() -> (File, File) {
+        let (mut ours, mut theirs) = (-1, -1);
+        // SAFETY: both numbers are written; no name, no settings and no size are asked for.
+        let done = unsafe {
+            libc::openpty(&raw mut ours, &raw mut theirs, std::ptr::null_mut(), std::ptr::null(), std::ptr::null())
+        };
+        assert_eq!(done, 0, "{}", io::Error::last_os_error());
+        // SAFETY: both are open, and nothing else has them.
+        unsafe { (OwnedFd::from_raw_fd(ours).into(), OwnedFd::from_raw_fd(theirs).into()) }
+    }
+
+    /// Runs this test again in a terminal, where it ends as `end` says; what it wrote, its end, and the terminal's modes after that.
+    fn in_a_terminal(end: &str) -> (String, ExitStatus, LocalModes) {
+        let (mut ours, theirs) = pair();
+        let name = "cli::top::terminal::tests::the_terminal_is_given_back_after_a_panic_and_a_second_signal";
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", name, "--nocapture"]).env(END, end).env("RUST_BACKTRACE", "0");
+        let of = || theirs.try_clone().unwrap();
+        command.stdin(of()).stdout(of()).stderr(of());
+        // SAFETY: both calls are async-signal-safe.
+        unsafe {
+            command.pre_exec(|| match (libc::setsid(), libc::ioctl(0, libc::TIOCSCTTY, 0)) {
+                (-1, _) | (_, -1) => Err(io::Error::last_os_error()),
+                _ => Ok(()),
+            });
+        }
+        let mut child = command.spawn().unwrap();
+        drop(command);
+        let (mut said, mut part) = (Vec::new(), [0; 4096]);
+        let status = std::thread::scope(|scope| {
+            let waits = scope.spawn(move || child.wait().unwrap());
+            let ended = loop {
+                // Its side is held open here, so that there is something to read from.
+                let mut ready = [rustix::event::PollFd::new(&ours, rustix::event::PollFlags::IN)];
+                let wait = rustix::event::Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+                let is_ready = rustix::event::poll(&mut ready, Some(&wait)).unwrap() > 0;
+                if is_ready {
+                    let count = ours.read(&mut part).unwrap();
+                    said.extend_from_slice(&part[..count]);
+                } else if waits.is_finished() {
+                    break waits.join().unwrap();
+                }
+            };
+            ended
+        });
+        (String::from_utf8_lossy(&said).into_owned(), status, tcgetattr(&theirs).unwrap().local_modes)
+    }
+
+    #[test]
+    fn the_terminal_is_given_back_after_a_panic_and_a_second_signal() {
+        if let Some(end) = std::env::var_os(END) {
+            signals::at_exit(leave);
+            let _signals = Signals::handle().unwrap();
+            let _screen = Screen::enter().unwrap();
+            assert!(end != "panic", "it panics");
+            loop {
+                signal_hook::low_level::raise(libc::SIGTERM).unwrap();
+                // Two that come together count as one.
+                std::thread::sleep(std::time::Duration::from_millis(150));
+            }
+        }
+        for (end, says, code) in [("panic", "it panics", 101), ("signals", "ended by a second signal", 128 + 15)] {
+            let (said, status, modes) = in_a_terminal(end);
+            let enter = said.find("\x1b[?1049h").unwrap_or_else(|| panic!("{end}: {said:?}"));
+            let leave = said.find("\x1b[?1049l").unwrap_or_else(|| panic!("{end}: {said:?}"));
+            assert!(enter < leave && said.find(says).is_some_and(|says| leave < says), "{end}: {said:?}");
+            assert!(modes.contains(LocalModes::ECHO | LocalModes::ICANON | LocalModes::ISIG), "{end}: {modes:?}");
+            assert_eq!(status.code(), Some(code), "{end}: {said:?}");
+        }
+    }
+}
