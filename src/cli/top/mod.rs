@@ -5,6 +5,7 @@ mod draw;
 mod keys;
 mod page;
 mod run;
+mod sched_views;
 mod stacks;
 mod state;
 mod table;

@@ -99,6 +99,19 @@ impl Kind {
     }
 }
 
+/// The head of the column that says what a line is about.
+pub(super) fn head(by: By) -> &'static str {
+    match by {
+        By::Cpu => "CPU",
+        By::Thread => "THREAD",
+        By::Process => "PROCESS",
+        By::Cgroup => "CGROUP",
+        By::Cell => "CELL",
+        By::Llc => "LLC",
+        By::Node => "NODE",
+    }
+}
+
 /// What a view remembers while another one is shown.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct OfView {

@@ -55,6 +55,25 @@ impl Cell {
         part.map_or_else(Self::nothing, Self::percent)
     }
 
+    /// How often a second; nothing where no time has passed.
+    pub(super) fn rate(count: f64, seconds: f64) -> Self {
+        if seconds > 0.0 {
+            Self::rounded(count / seconds)
+        } else {
+            Self::nothing()
+        }
+    }
+
+    /// ns in microseconds.
+    pub(super) fn us(ns: Option<u64>) -> Self {
+        ns.map_or_else(Self::nothing, |ns| Self::number(ns as f64, format!("{:.1}", ns as f64 / 1e3)))
+    }
+
+    /// The number of a thread, a process, a CPU.
+    pub(super) fn id(id: Option<u32>) -> Self {
+        id.map_or_else(Self::nothing, |id| Self::count(id.into()))
+    }
+
     /// As it is shown, whole.
     pub(super) fn shown(&self) -> &str {
         &self.text

@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 
 use scxprof_base::columns::Column;
-use scxprof_sched::dsqs::DsqLine;
-use scxprof_sched::report::Line;
 
-use super::state::{Kind, State, View};
+use super::sched_views::{dsqs, scheduling};
+use super::state::{head, Kind, State, View};
 use super::table::{Cell, Row, Table};
 use crate::host::psi::{NoPressure, Pressure};
 use crate::report::{Granule, LineSharing, Report};
@@ -102,15 +101,6 @@ fn counted(state: &State, now: &Snapshot, window: AccessCounts, total: AccessCou
     }
 }
 
-/// How often a second; `NaN` of no time, which is shown as nothing.
-fn rate(count: f64, seconds: f64) -> Cell {
-    if seconds > 0.0 {
-        Cell::rounded(count / seconds)
-    } else {
-        Cell::nothing()
-    }
-}
-
 fn accesses(state: &State, by: By, now: &Snapshot, around: &AroundNow) -> Table {
     let has_cells = by != By::Cell || now.configuration.is_some();
     let found = now.accesses.iter().find(|lines| lines.by == by && has_cells);
@@ -120,19 +110,18 @@ fn accesses(state: &State, by: By, now: &Snapshot, around: &AroundNow) -> Table 
     let has_ids = by == By::Thread;
     let rows = lines.iter().map(|line| {
         let (counts, seconds) = counted(state, now, line.window, line.total);
-        let id = |id: Option<u32>| id.map_or_else(Cell::nothing, |id| Cell::count(id.into()));
         let mut cells = vec![Cell::text(&line.name)];
         if has_ids {
-            cells.push(id(line.tid));
+            cells.push(Cell::id(line.tid));
         }
         if has_ids || by == By::Process {
-            cells.push(id(line.pid));
+            cells.push(Cell::id(line.pid));
         }
         if !has_ids {
             cells.push(Cell::count(line.threads));
         }
         cells.extend([
-            rate(counts.samples, seconds),
+            Cell::rate(counts.samples, seconds),
             share(counts.samples, all),
             share(counts.writes, counts.located),
             Cell::rounded(line.total.samples),
@@ -208,19 +197,6 @@ pub(super) fn key_of_accesses(line: &AccessLine) -> String {
     line.tid.map_or_else(|| format!("{} {:?}", line.name, line.pid), |tid| tid.to_string())
 }
 
-/// The head of the column that says what a line is about.
-fn head(by: By) -> &'static str {
-    match by {
-        By::Cpu => "CPU",
-        By::Thread => "THREAD",
-        By::Process => "PROCESS",
-        By::Cgroup => "CGROUP",
-        By::Cell => "CELL",
-        By::Llc => "LLC",
-        By::Node => "NODE",
-    }
-}
-
 /// How the threads of a line share it.
 fn sharing(line: &Granule) -> &'static str {
     if line.is_waited_on() {
@@ -268,131 +244,14 @@ fn lines(now: &Snapshot) -> Table {
     }
 }
 
-/// Why there is nothing of the scheduler.
-fn no_scheduling(now: &Snapshot) -> String {
-    let is_on = now.scheduling.is_some();
-    if is_on {
-        "no scheduling event came yet"
-    } else {
-        "the scheduling events are off; they are switched on with this view"
-    }
-    .to_owned()
-}
-
-/// ns in microseconds.
-fn us(ns: Option<u64>) -> Cell {
-    ns.map_or_else(Cell::nothing, |ns| Cell::number(ns as f64, format!("{:.1}", ns as f64 / 1e3)))
-}
-
-fn scheduling(state: &State, by: By, now: &Snapshot) -> Table {
-    let scheduling = now.scheduling.as_ref();
-    let seconds = scheduling.map_or(0.0, |it| if state.is_total { it.total_s } else { it.window_s });
-    let found = scheduling.and_then(|it| it.lines.iter().find(|lines| lines.by == by));
-    let lines = found.map(|found| if state.is_total { &found.total } else { &found.window });
-    let lines = lines.map(Vec::as_slice).unwrap_or_default();
-    let part = |ns: u64| if seconds > 0.0 { Cell::percent(ns as f64 / 1e9 / seconds) } else { Cell::nothing() };
-    let often = |count: u64| rate(count as f64, seconds);
-    let row = |line: &Line| {
-        let caches = line.migrations.node.saturating_add(line.migrations.nodes);
-        let cells = vec![
-            Cell::text(&line.name),
-            line.tid.or(line.pid).map_or_else(Cell::nothing, |id| Cell::count(id.into())),
-            part(line.run.total_ns),
-            part(line.wait.total_ns),
-            us(line.latency.p50_ns),
-            us(line.latency.p99_ns),
-            us(line.latency.times.max_ns),
-            often(line.switches),
-            often(line.involuntary),
-            often(line.wakeups),
-            often(line.migrations.total),
-            often(caches),
-        ];
-        let key =
-            line.tid.map_or_else(|| format!("{} {:?} {:?}", line.name, line.pid, line.cgroup), |tid| tid.to_string());
-        Row::new(key, cells).marked(line.losses > 0)
-    };
-    let mut table = Table {
-        heads: vec![
-            (head(by), NAME(0)),
-            (if by == By::Thread { "TID" } else { "PID" }, NUMBER(5)),
-            ("RUN%", NUMBER(0)),
-            ("WAIT%", NUMBER(1)),
-            ("P50us", NUMBER(2)),
-            ("P99us", NUMBER(1)),
-            ("MAXus", NUMBER(5)),
-            ("SWITCH/s", NUMBER(4)),
-            ("PREEMPT/s", NUMBER(7)),
-            ("WAKEUP/s", NUMBER(6)),
-            ("MOVES/s", NUMBER(4)),
-            ("LLC-MOVES/s", NUMBER(3)),
-        ],
-        rows: lines.iter().map(row).collect(),
-        sorted: Some(2),
-        empty: if by == By::Cell && now.configuration.is_none() {
-            "no configuration is loaded: s loads one".to_owned()
-        } else {
-            no_scheduling(now)
-        },
-        ..Table::default()
-    };
-    table.drop_unknown("PID");
-    table
-}
-
-fn dsqs(state: &State, now: &Snapshot) -> Table {
-    let scheduling = now.scheduling.as_ref();
-    let seconds = scheduling.map_or(0.0, |it| if state.is_total { it.total_s } else { it.window_s });
-    let lines = scheduling.map(|it| if state.is_total { &it.dsqs } else { &it.dsqs_window });
-    let row = |line: &DsqLine| {
-        let cells = vec![
-            Cell::text(&line.name),
-            rate(line.inserted as f64, seconds),
-            rate(line.dispatched as f64, seconds),
-            Cell::count(line.depth),
-            Cell::number(line.mean_depth, format!("{:.2}", line.mean_depth)),
-            Cell::count(line.max_depth),
-            us(line.wait.p50_ns),
-            us(line.wait.p99_ns),
-            us(line.slice.mean_ns),
-        ];
-        Row::new(&line.id, cells).marked(line.losses > 0)
-    };
-    Table {
-        heads: vec![
-            ("QUEUE", NAME(0)),
-            ("INSERT/s", NUMBER(0)),
-            ("DISPATCH/s", NUMBER(3)),
-            ("DEPTH", NUMBER(4)),
-            ("MEAN", NUMBER(2)),
-            ("MOST", NUMBER(3)),
-            ("P50us", NUMBER(1)),
-            ("P99us", NUMBER(1)),
-            ("SLICEus", NUMBER(5)),
-        ],
-        rows: lines.map(|lines| lines.iter().map(row).collect()).unwrap_or_default(),
-        sorted: Some(1),
-        empty: if scheduling.is_some() {
-            "no thread went through a dispatch queue: they are of sched_ext schedulers".to_owned()
-        } else {
-            no_scheduling(now)
-        },
-        ..Table::default()
-    }
-}
-
-fn id_or_nothing(id: Option<u32>) -> Cell {
-    id.map_or_else(Cell::nothing, |id| Cell::count(id.into()))
-}
-
 fn cpus(now: &Snapshot) -> Table {
     let row = |cpu: &CpuNow| {
         let cells = vec![
             Cell::count(cpu.cpu.into()),
-            id_or_nothing(cpu.llc),
-            id_or_nothing(cpu.node),
+            Cell::id(cpu.llc),
+            Cell::id(cpu.node),
             Cell::percent_or(cpu.busy),
-            rate(cpu.samples, now.window_s),
+            Cell::rate(cpu.samples, now.window_s),
         ];
         Row::new(cpu.cpu.to_string(), cells)
     };
@@ -436,10 +295,10 @@ fn caches(now: &Snapshot, around: &AroundNow) -> Table {
         let local = rates.and_then(|(total, local)| Some(local? / total.filter(|&total| total > 0.0)?));
         let cells = vec![
             Cell::count((*llc).into()),
-            id_or_nothing(cpus.first().and_then(|cpu| cpu.node)),
+            Cell::id(cpus.first().and_then(|cpu| cpu.node)),
             Cell::count(cpus.len() as u64),
             Cell::percent_or(mean),
-            rate(cpus.iter().map(|cpu| cpu.samples).sum(), now.window_s),
+            Cell::rate(cpus.iter().map(|cpu| cpu.samples).sum(), now.window_s),
             megabytes(cache.and_then(|cache| cache.total)),
             Cell::percent_or(local),
             mebibytes(cache.and_then(|cache| cache.occupancy)),
