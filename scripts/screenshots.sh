@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the pictures of the report of the example workload (docs/screenshots) again, with Chromium.
+# Makes the pictures of the report of the example workload and of top (docs/screenshots) again, with Chromium and tmux.
 # Usage: scripts/screenshots.sh [REPORT.html]     Without a page it records the example workload for 20 seconds, as root;
 #                                                 `make screenshots` builds what that needs.
 set -euo pipefail
@@ -67,3 +67,54 @@ picture lines lines 560
 picture time time 660
 picture scheduling scheduling 520
 picture stacks stacks 600
+
+# A picture of `scxprof top` on a terminal of tmux, whose colours and marks become HTML.
+top_picture() {
+    local tmux=(tmux -S "$files/tmux" -f /dev/null)
+    "${tmux[@]}" new-session -d -x 100 -y 16 "$1 top -p $child --target-cpus 64 --sharing-window 5"
+    for _ in $(seq 120); do
+        "${tmux[@]}" capture-pane -p | grep -q '^allotment/pool-' && break
+        sleep 0.5
+    done
+    # The next window has more samples than the first one.
+    sleep 8
+    {
+        echo '<meta charset="utf-8"><style>body { margin: 12px; background: #14171a; color: #d6d9dc; font: 15px "DejaVu Sans Mono", monospace }'
+        echo 'pre { margin: 0 } .b { font-weight: bold } .u { text-decoration: underline } .r { background: #d6d9dc; color: #14171a }'
+        echo '.c33 { color: #e5c07b } .c36 { color: #56b6c2 } .c37 { color: #9aa0a6 }</style><pre><span>'
+        "${tmux[@]}" capture-pane -e -p | sed 's/&/\&amp;/g; s/</\&lt;/g' | awk '
+            # Each part begins with what changes the colour and the marks, but for the first.
+            {
+                count = split($0, part, "\033[[]")
+                printf "%s", part[1]
+                for (at = 2; at <= count; at++) {
+                    end = index(part[at], "m")
+                    codes = substr(part[at], 1, end - 1)
+                    gsub("38;5;", "3", codes)
+                    many = split(codes, code, ";")
+                    if (many == 0) { bold = under = turned = colour = "" }
+                    for (n = 1; n <= many; n++) {
+                        if (code[n] == 0) { bold = under = turned = colour = "" }
+                        if (code[n] == 1) bold = "b"
+                        if (code[n] == 4) under = "u"
+                        if (code[n] == 7) turned = "r"
+                        if (code[n] >= 30 && code[n] <= 37) colour = "c" code[n]
+                        if (code[n] == 39) colour = ""
+                    }
+                    printf "</span><span class=\"%s %s %s %s\">%s", bold, under, turned, colour, substr(part[at], end + 1)
+                }
+                print ""
+            }'
+        echo '</span></pre>'
+    } >"$files/top.html"
+    "${tmux[@]}" kill-server
+    timeout 100 "$browser" --headless --no-sandbox --disable-gpu --hide-scrollbars --user-data-dir="$files/user" \
+        --window-size=940,330 --screenshot="$files/top.png" "file://$files/top.html" >"$files/log" 2>&1
+    mv "$files/top.png" docs/screenshots/top.png
+    say "docs/screenshots/top.png"
+}
+if [ -n "$child" ] && command -v tmux >/dev/null; then
+    top_picture "$target/demo/scxprof"
+else
+    say "no picture of top: it takes tmux, and the example workload"
+fi
