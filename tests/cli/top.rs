@@ -1,7 +1,6 @@
 //! The real binary: `top`, on a terminal of tmux and printed once.
 
 use std::fs;
-use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -266,22 +265,27 @@ fn a_page_is_printed_once() {
     let once = |arguments: &[&str]| {
         output_of(Command::new(SCXPROF).args(["top", "--once"]).args(arguments).stdout(Stdio::piped()))
     };
-    let output = once(&["-t", "8", "--target-cpus", "64", "--max-loss", "100"]);
-    let text = String::from_utf8(output.stdout).unwrap();
-    if output.status.code() == Some(3) {
-        return println!(
-            "SKIP: {test}: {}",
-            String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or_default()
-        );
-    }
-    assert_eq!(output.status.code(), Some(0), "{text}{}", String::from_utf8_lossy(&output.stderr));
-    // The page is no screen.
-    assert!(text.starts_with("scxprof top  source ") && !text.contains('\x1b') && !text.contains("q quit"), "{text}");
-    for names in ["reader-a", "reader-b", "pool-"] {
+    // On a busy host a short capture has too few samples for all groups.
+    let mut seconds = 8;
+    loop {
+        let output = once(&["-t", &seconds.to_string(), "--target-cpus", "64", "--max-loss", "100"]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        if output.status.code() == Some(3) {
+            let why = String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or_default().to_owned();
+            return println!("SKIP: {test}: {why}");
+        }
+        assert_eq!(output.status.code(), Some(0), "{text}{}", String::from_utf8_lossy(&output.stderr));
+        // The page is no screen.
         assert!(
-            text.lines().skip(4).any(|line| line.starts_with("allotment/") && line.contains(names)),
-            "{names}:\n{text}"
+            text.starts_with("scxprof top  source ") && !text.contains('\x1b') && !text.contains("q quit"),
+            "{text}"
         );
+        let has = |names: &str| text.lines().skip(4).any(|line| line.starts_with("allotment/") && line.contains(names));
+        if ["reader-a", "reader-b", "pool-"].into_iter().all(has) {
+            break;
+        }
+        assert!(seconds < 60, "{text}");
+        seconds *= 2;
     }
     let output = once(&["-t", "3", "--view", "scheduling", "--max-loss", "100"]);
     let text = String::from_utf8(output.stdout).unwrap();
@@ -302,5 +306,4 @@ fn what_cannot_be_shown_is_refused() {
     let path = directory.path().join("cells.json");
     fs::write(&path, "[{").unwrap();
     assert!(refusal(&["--once", "--config", path.to_str().unwrap()]).contains("cells.json"));
-    assert!(Path::new(SCXPROF).exists());
 }
