@@ -49,7 +49,7 @@ truth: ## Print how right the configuration is on programs with known sharing (A
 	@scripts/deps.sh truth
 	@CARGO="$(CARGO)" scripts/truth.sh $(ARGS)
 
-screenshots: ## Make the pictures of the report page in docs/screenshots again (as root, with Chromium)
+screenshots: ## Make the pictures of the report page and of top in docs/screenshots again (as root, with Chromium and tmux)
 	@scripts/deps.sh test
 	$(CARGO) build --locked --profile demo --features demo --bins
 	@scripts/screenshots.sh

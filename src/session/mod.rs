@@ -42,6 +42,9 @@ pub use stop::{Progress, StopHandle};
 
 pub use crate::decider::Decider;
 // What the types of this module are made of, so that a caller needs no other.
+pub use crate::host::psi::{NoPressure, Pressure, Pressures, Stall};
+pub use crate::host::resctrl::NoFigure;
+pub use crate::host::scx_stats::SchedExt;
 pub use crate::host::Roots;
 pub use crate::resolve::{AddressSpaces, Cgroups, Modules, Stacks, SymbolOptions};
 pub use crate::sample::{FileId, SideBand, TimedSideBand};

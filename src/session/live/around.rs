@@ -50,7 +50,7 @@ pub struct SchedulerNow {
     pub kernel: SchedExt,
     /// The figures that it last gave of itself, by name.
     pub figures: Vec<(String, f64)>,
-    /// Figures that were left out, see [`crate::host::scx_stats::Numbers`].
+    /// Figures that were left out: beyond 4,096, too deep, or with too long a name.
     pub left_out: usize,
     /// Why there are no figures.
     pub no_figures: Option<String>,
