@@ -183,6 +183,23 @@ fn the_terminal_is_as_it_was_after_any_end() {
 }
 
 #[test]
+fn it_ends_with_its_terminal() {
+    let _alone = alone();
+    let test = "it_ends_with_its_terminal";
+    let Some(terminal) = Terminal::start(test) else { return };
+    if !terminal.top(test, "-- sleep 1000") {
+        return;
+    }
+    let pid = terminal.pid();
+    drop(terminal);
+    let begin = Instant::now();
+    while fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|it| it.contains("top")) {
+        assert!(begin.elapsed() < Duration::from_secs(180), "it goes on without a terminal");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
 fn it_is_suspended_and_goes_on() {
     let _alone = alone();
     let test = "it_is_suspended_and_goes_on";

@@ -249,6 +249,7 @@ pub(super) fn watch(
     let mut shown = Shown::default();
     // The picture that is on the screen is not of the model.
     let mut is_stale = true;
+    let mut is_typing = false;
     while !signals.seen() && limit.is_none_or(|limit| begin.elapsed() < limit) {
         if screen.is_anew().map_err(failed)? {
             is_stale = true;
@@ -281,8 +282,13 @@ pub(super) fn watch(
             shown = page.map(|page| page.shown).unwrap_or_default();
             is_stale = false;
         }
-        let nap = due.saturating_duration_since(Instant::now()).min(NAP);
-        if !event::poll(nap).map_err(|error| failed(error.into()))? {
+        // Keys that were read already are taken at once.
+        let nap = if is_typing { Duration::ZERO } else { due.saturating_duration_since(Instant::now()).min(NAP) };
+        if !terminal::wait(nap).map_err(failed)? {
+            return Ok(());
+        }
+        is_typing = event::poll(Duration::ZERO).map_err(|error| failed(error.into()))?;
+        if !is_typing {
             continue;
         }
         for _ in 0..MAX_KEYS {

@@ -6,10 +6,13 @@ use std::io::{self, IsTerminal, Stdout};
 use std::panic;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use anyhow::{anyhow, Context, Result};
 use ratatui::backend::CrosstermBackend;
 use ratatui::Terminal;
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 use rustix::termios::{tcgetattr, tcsetattr, OptionalActions, Termios};
 use signal_hook::consts::{SIGCONT, SIGTSTP};
 
@@ -110,6 +113,19 @@ impl Drop for Screen {
 /// True while the terminal is ours: a thread that panicked has given it back.
 pub(super) fn is_ours() -> bool {
     IS_OURS.load(Ordering::Relaxed)
+}
+
+/// Waits for keys; false if the terminal is gone. crossterm itself would read what is gone again and again, forever.
+pub(super) fn wait(limit: Duration) -> Result<bool> {
+    let (terminal, _) = BEFORE.get().context("there is no terminal")?;
+    let mut polled = [PollFd::new(terminal, PollFlags::IN)];
+    match poll(&mut polled, Some(&Timespec::try_from(limit)?)) {
+        // A signal.
+        Err(Errno::INTR) => return Ok(true),
+        done => done.context("the terminal")?,
+    };
+    let is_gone = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
+    Ok(!polled.iter().any(|it| it.revents().intersects(is_gone)))
 }
 
 fn take() -> Result<()> {
