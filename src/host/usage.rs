@@ -25,7 +25,9 @@ pub fn cpu_times(proc: &Path) -> FxHashMap<u32, CpuTimes> {
 
 /// A line of a CPU. Guests' time is a part of user time.
 fn times(line: &str) -> Option<(u32, CpuTimes)> {
-    let mut fields = line.strip_prefix("cpu")?.split_ascii_whitespace();
+    // The line of all CPUs has a blank there.
+    let fields = line.strip_prefix("cpu").filter(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))?;
+    let mut fields = fields.split_ascii_whitespace();
     let cpu = fields.next()?.parse().ok()?;
     let fields: Vec<u64> = fields.take(8).map_while(|field| field.parse().ok()).collect();
     let all = fields.iter().fold(0u64, |sum, field| sum.saturating_add(*field));
