@@ -37,10 +37,13 @@ impl Held {
         })
     }
 
-    /// The same for a child that neither reads nor writes the terminal.
+    /// The same for a child that neither reads nor writes the terminal: it has a session of its own, so that it cannot open /dev/tty
+    /// either.
     pub(super) fn quiet(arguments: &[OsString]) -> Result<Self> {
         Self::with(arguments, |command| {
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            // SAFETY: the closure runs between fork and exec and only calls setsid, which is async-signal-safe.
+            unsafe { command.pre_exec(|| rustix::process::setsid().map(drop).map_err(io::Error::from)) };
             Ok(())
         })
     }

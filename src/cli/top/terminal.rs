@@ -14,7 +14,7 @@ use ratatui::Terminal;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::termios::{tcgetattr, tcsetattr, OptionalActions, Termios};
-use signal_hook::consts::{SIGCONT, SIGTSTP};
+use signal_hook::consts::{SIGCONT, SIGQUIT, SIGTSTP};
 
 /// The other screen, no cursor; and back, without colours, with a cursor.
 const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l";
@@ -66,6 +66,14 @@ impl Screen {
             anyhow::Ok(flag)
         };
         let (suspended, resumed) = (flag(SIGTSTP)?, flag(SIGCONT)?);
+        // A file that is larger than RLIMIT_FSIZE allows is an error like a full disk.
+        flag(libc::SIGXFSZ)?;
+        let quit = || {
+            leave();
+            let _ = signal_hook::low_level::emulate_default_handler(SIGQUIT);
+        };
+        // SAFETY: the handler makes system calls alone: write, tcsetattr, and what ends the process.
+        unsafe { signal_hook::low_level::register(SIGQUIT, quit) }.context("cannot handle SIGQUIT")?;
         take()?;
         let terminal = Terminal::new(CrosstermBackend::new(io::stdout()));
         let terminal = terminal.inspect_err(|_| leave()).context("cannot use the terminal")?;
@@ -158,7 +166,7 @@ fn write(bytes: &[u8]) {
 mod tests {
     use std::io::Read;
     use std::os::fd::{FromRawFd, OwnedFd};
-    use std::os::unix::process::CommandExt;
+    use std::os::unix::process::{CommandExt, ExitStatusExt};
     use std::process::{Command, ExitStatus};
 
     use rustix::termios::LocalModes;
@@ -224,19 +232,28 @@ mod tests {
             let _signals = Signals::handle().unwrap();
             let _screen = Screen::enter().unwrap();
             assert!(end != "panic", "it panics");
+            if end == "quit" {
+                signal_hook::low_level::raise(SIGQUIT).unwrap();
+            }
             loop {
                 signal_hook::low_level::raise(libc::SIGTERM).unwrap();
                 // Two that come together count as one.
                 std::thread::sleep(std::time::Duration::from_millis(150));
             }
         }
-        for (end, says, code) in [("panic", "it panics", 101), ("signals", "ended by a second signal", 128 + 15)] {
+        let ends = [
+            ("panic", "it panics", Some(101)),
+            ("signals", "ended by a second signal", Some(128 + 15)),
+            ("quit", "", None),
+        ];
+        for (end, says, code) in ends {
             let (said, status, modes) = in_a_terminal(end);
             let enter = said.find("\x1b[?1049h").unwrap_or_else(|| panic!("{end}: {said:?}"));
             let leave = said.find("\x1b[?1049l").unwrap_or_else(|| panic!("{end}: {said:?}"));
-            assert!(enter < leave && said.find(says).is_some_and(|says| leave < says), "{end}: {said:?}");
+            assert!(enter < leave && said.rfind(says).is_some_and(|says| leave < says), "{end}: {said:?}");
             assert!(modes.contains(LocalModes::ECHO | LocalModes::ICANON | LocalModes::ISIG), "{end}: {modes:?}");
-            assert_eq!(status.code(), Some(code), "{end}: {said:?}");
+            assert_eq!(status.code(), code, "{end}: {said:?}");
+            assert_eq!(status.signal(), (end == "quit").then_some(SIGQUIT), "{end}: {said:?}");
         }
     }
 }

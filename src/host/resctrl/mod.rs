@@ -156,7 +156,6 @@ impl Figured {
 #[derive(Debug, Clone)]
 pub struct Resctrl {
     point: PathBuf,
-    proc: PathBuf,
     features: Vec<Vec<u8>>,
     num_rmids: u64,
 }
@@ -180,7 +179,7 @@ impl Resctrl {
         }
         let num_rmids = read_part(&info.join("num_rmids"), MAX_BYTES).ok();
         let num_rmids = num_rmids.and_then(|text| number(text.trim_ascii(), 10)).unwrap_or_default();
-        let found = Self { point, proc: roots.proc.clone(), features, num_rmids };
+        let found = Self { point, features, num_rmids };
         found.remove_leftovers();
         Ok(found)
     }
@@ -222,6 +221,10 @@ impl Resctrl {
                 Ok(()) => {
                     // Held so that others see that its process lives, also from another pid namespace.
                     let held = fs::File::open(&path).and_then(|dir| lock(&dir).map(|()| dir));
+                    if !path.exists() {
+                        // Another process began at the same time, and nobody held it yet.
+                        continue;
+                    }
                     return match held {
                         Ok(held) => Ok(MonitoringGroup { resctrl: self.clone(), path, _held: held }),
                         Err(source) => {
@@ -247,13 +250,11 @@ impl Resctrl {
         }
     }
 
-    /// Removes groups of ours whose process has ended: procfs does not show it, or it would be this one, and nobody holds them.
+    /// Removes groups of ours that no process holds: whoever made them has ended.
     fn remove_leftovers(&self) {
         let _changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
         for path in directories(&self.point.join("mon_groups")) {
-            let Some(pid) = path.file_name().and_then(maker) else { continue };
-            let is_gone = pid == std::process::id() || !self.proc.join(pid.to_string()).exists();
-            if is_gone && fs::File::open(&path).is_ok_and(|dir| lock(&dir).is_ok()) {
+            if path.file_name().and_then(maker).is_some() && fs::File::open(&path).is_ok_and(|dir| lock(&dir).is_ok()) {
                 // As it goes with a group that another process removes at the same time.
                 let _ = remove(&path);
             }

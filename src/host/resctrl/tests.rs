@@ -180,11 +180,13 @@ fn threads_that_somebody_counts_already_stay_in_their_group() {
 fn only_what_dead_processes_of_ours_left_is_removed() {
     let tree = Tree::whole();
     let own = std::process::id();
-    let stays = ["scxprof-5-0", "scxprof-7", "scxprof-x-1", "scxprof-8-1-2", "other", "scxprof--1", "scxprof-9-held"];
-    for name in stays.iter().copied().chain(["scxprof-6-0", "scxprof-6-12", &format!("scxprof-{own}-99999")]) {
+    let stays = ["scxprof-7", "scxprof-x-1", "scxprof-8-1-2", "other", "scxprof--1", "scxprof-9-held"];
+    for name in
+        stays.iter().copied().chain(["scxprof-5-0", "scxprof-6-0", "scxprof-6-12", &format!("scxprof-{own}-99999")])
+    {
         fs::create_dir(tree.point().join("mon_groups").join(name)).unwrap();
     }
-    // 5 lives; 4 does so in a pid namespace that is not ours, and holds its group.
+    // 5 is another process by now; 4 lives, perhaps in another pid namespace, and holds its group.
     tree.write("proc/5/stat", "");
     let far = tree.point().join("mon_groups/scxprof-4-0");
     fs::create_dir(&far).unwrap();

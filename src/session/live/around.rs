@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{sync_channel, Receiver, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashSet;
 use serde::Serialize;
@@ -18,6 +18,8 @@ use crate::host::{priority, topology, Roots};
 
 /// How long the scheduler may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How often it looks at most.
+const LEAST: Duration = Duration::from_millis(500);
 /// Cgroups whose pressure is read each time.
 const MAX_CGROUPS: usize = 256;
 /// Cells that are watched; the hardware has some hundred numbers for groups, which others need too.
@@ -99,8 +101,10 @@ pub struct Around {
     before: Option<Figured>,
     /// The group of each cell, the threads in it, and its figures before.
     cells: BTreeMap<String, Watched>,
-    /// Why a cell has none.
+    /// Why a cell has none, or not those of all of its threads.
     no_cell: Option<String>,
+    /// When it last looked, and what it saw.
+    last: Option<(Instant, AroundNow)>,
     mount: Option<Mount>,
     figures: Arc<Mutex<Figures>>,
     ask: Option<SyncSender<()>>,
@@ -110,7 +114,10 @@ pub struct Around {
 #[derive(Debug)]
 struct Watched {
     group: MonitoringGroup,
+    /// The threads that were put into it, or cannot be.
     tids: FxHashSet<u32>,
+    /// Threads that cannot be, as another program counts them or they are in another control group.
+    left_out: usize,
     before: Option<Figured>,
 }
 
@@ -133,6 +140,7 @@ impl Around {
             before: None,
             cells: BTreeMap::new(),
             no_cell: None,
+            last: None,
             mount: Mount::find(roots).ok(),
             figures: Arc::default(),
             ask: None,
@@ -149,7 +157,10 @@ impl Around {
             if !self.cells.contains_key(name) {
                 match resctrl.make_group() {
                     Ok(group) => {
-                        self.cells.insert(name.clone(), Watched { group, tids: FxHashSet::default(), before: None });
+                        self.cells.insert(
+                            name.clone(),
+                            Watched { group, tids: FxHashSet::default(), left_out: 0, before: None },
+                        );
                     }
                     Err(why) => {
                         self.no_cell = Some(why.to_string());
@@ -159,16 +170,39 @@ impl Around {
             }
             let Some(watched) = self.cells.get_mut(name) else { continue };
             let new: Vec<u32> = tids.iter().copied().filter(|tid| !watched.tids.contains(tid)).collect();
-            let added = if new.is_empty() { Ok(()) } else { watched.group.add(&new).map(|_| ()) };
-            if let Err(why) = added {
-                self.no_cell = Some(why.to_string());
+            watched.tids.retain(|tid| tids.contains(tid));
+            if new.is_empty() {
+                continue;
             }
-            watched.tids = tids.iter().copied().collect();
+            match watched.group.add(&new) {
+                Ok(added) => {
+                    watched.left_out += added.of_others + added.in_other_control_group + added.refused;
+                    watched.tids.extend(new);
+                }
+                // They are tried again.
+                Err(why) => self.no_cell = Some(why.to_string()),
+            }
+        }
+        let left_out: usize = self.cells.values().map(|watched| watched.left_out).sum();
+        if left_out > 0 && self.no_cell.is_none() {
+            self.no_cell = Some(format!(
+                "{left_out} threads of cells are in monitoring or control groups of others: cells without other threads have no figures"
+            ));
         }
     }
 
-    /// Looks at everything; of cgroups at those of these paths, as samples have them.
+    /// Looks at everything; of cgroups at those of these paths, as samples have them. Within half a second it sees the same again: to
+    /// look costs interrupts on the CPUs whose caches are counted, and a rate takes time.
     pub fn look<'a>(&mut self, cgroups: impl Iterator<Item = &'a str>) -> AroundNow {
+        if let Some((_, last)) = self.last.as_ref().filter(|(at, _)| at.elapsed() < LEAST) {
+            return last.clone();
+        }
+        let now = self.look_again(cgroups);
+        self.last = Some((Instant::now(), now.clone()));
+        now
+    }
+
+    fn look_again<'a>(&mut self, cgroups: impl Iterator<Item = &'a str>) -> AroundNow {
         let (caches, no_caches) = self.caches();
         let cells = self.cells.iter_mut().map(|(name, watched)| {
             let found = watched.group.figures();
@@ -176,7 +210,9 @@ impl Around {
             let each = found.caches.iter().map(|(id, figures)| CacheNow::new(figures, rates.get(id).copied()));
             let sum = each.reduce(CacheNow::plus).unwrap_or_default();
             watched.before = Some(found);
-            (name.clone(), sum)
+            // What was not counted is not 0.
+            let is_counted = watched.tids.len() > watched.left_out;
+            (name.clone(), if is_counted { sum } else { CacheNow::default() })
         });
         let cells = cells.collect();
         let pressures = |mount: &Mount| {
@@ -317,10 +353,12 @@ mod tests {
         assert_eq!(first.caches.keys().copied().collect::<Vec<_>>(), [0, 2]);
         assert_eq!((first.caches[&0].occupancy, first.caches[&0].total, first.caches[&2].lack), (Some(5), None, None));
         assert_eq!(first.cgroups["/a.slice"].cpu.as_ref().unwrap().some.total_us, 4);
+        let first_again = first.clone();
         assert!(first.cgroups["/none"].cpu.is_err() && first.pressure.unwrap().cpu.is_err());
         assert_eq!((first.scheduler, first.no_caches), (None, None));
         figures(&dir.path().join("r"), 6, 3000);
-        let second = around.look(std::iter::empty());
+        assert_eq!(around.look(std::iter::empty()), first_again);
+        let second = around.look_again(std::iter::empty());
         assert!(second.caches[&2].total.is_some_and(|rate| rate > 0.0));
         assert!((second.caches[&2].total.unwrap() / second.caches[&2].local.unwrap() - 2.0).abs() < 1e-9);
         fs::remove_file(dir.path().join("proc/self/mountinfo")).unwrap();
@@ -340,11 +378,13 @@ mod tests {
         write(&group.join("tasks"), "");
         figures(group, 3, 100);
         around.watch_cells(&[("web".to_owned(), vec![70, 72])].into());
-        assert_eq!(fs::read_to_string(group.join("tasks")).unwrap(), "72\n", "each is moved once");
-        let web = around.look(std::iter::empty()).cells["web"];
+        assert_eq!(fs::read_to_string(group.join("tasks")).unwrap(), "70\n72\n", "what failed is tried again");
+        around.watch_cells(&[("web".to_owned(), vec![70, 72])].into());
+        assert_eq!(fs::read_to_string(group.join("tasks")).unwrap(), "70\n72\n", "each is moved once");
+        let web = around.look_again(std::iter::empty()).cells["web"];
         assert_eq!((web.occupancy, web.total), (Some(6), None));
         figures(group, 3, 200);
-        assert!(around.look(std::iter::empty()).cells["web"].total.is_some_and(|rate| rate > 0.0));
+        assert!(around.look_again(std::iter::empty()).cells["web"].total.is_some_and(|rate| rate > 0.0));
         fs::remove_dir_all(group.join("mon_data")).unwrap();
         fs::remove_file(group.join("tasks")).unwrap();
         around.watch_cells(&BTreeMap::new());
@@ -352,7 +392,7 @@ mod tests {
         let many = (0..=MAX_CELLS).map(|at| (format!("cell {at}"), Vec::new())).collect();
         around.watch_cells(&many);
         assert_eq!(groups().len(), MAX_CELLS);
-        assert!(around.look(std::iter::empty()).no_caches.unwrap().contains("only 32"));
+        assert!(around.look_again(std::iter::empty()).no_caches.unwrap().contains("only 32"));
         drop(around);
         assert!(groups().is_empty());
     }
