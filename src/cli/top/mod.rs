@@ -171,6 +171,8 @@ fn once_limit(args: &TopArgs) -> Option<Duration> {
 /// The theme: none where NO_COLOR is set and not empty.
 fn theme(args: &TopArgs) -> Theme {
     let is_plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    // Whoever names a theme wants colours, which crossterm leaves out where NO_COLOR is set.
+    ratatui::crossterm::style::force_color_output(args.theme.is_some_and(|theme| theme != Theme::None) || !is_plain);
     args.theme.unwrap_or(if is_plain { Theme::None } else { Theme::Dark })
 }
 
@@ -181,7 +183,14 @@ fn once(args: &TopArgs, state: &State, engine: &mut Engine, command: Option<&mut
     run::wait(limit, command, signals);
     // What it found so far is evaluated.
     engine.stop_sampling();
+    let mut state = state.clone();
+    state.refused = engine.refused();
+    let state = &state;
     let (now, around): (_, &AroundNow) = engine.look(state);
     let page = Page::whole(state, now, around, width::of(&std::io::stdout()));
-    super::output::print(page.text().as_bytes()).map_err(Failure::NoResult)
+    super::output::print(page.text().as_bytes()).map_err(Failure::NoResult)?;
+    match state.refused.as_ref().filter(|_| state.needs_scheduling()) {
+        Some(refused) => Err(Failure::Unsupported(anyhow!("no scheduling events: {refused}"))),
+        None => Ok(()),
+    }
 }

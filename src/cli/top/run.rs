@@ -52,9 +52,10 @@ impl Engine {
 
     /// What is known now, as far as the model shows it.
     pub(super) fn look(&mut self, state: &State) -> (&Snapshot, &AroundNow) {
-        if !self.has_stopped {
-            let switched = self.live.schedule(state.needs_scheduling());
-            self.refused = switched.err().map(|error| format!("the scheduling events: {error}"));
+        let needs = state.needs_scheduling();
+        // What was refused is tried again when the view is shown anew.
+        if !self.has_stopped && (!needs || self.refused.is_none()) {
+            self.refused = self.live.schedule(needs).err().map(|error| error.to_string());
         }
         let by = if state.is_frozen { ALL.to_vec() } else { state.lines() };
         self.now = self.live.snapshot(&by);
@@ -88,6 +89,11 @@ impl Engine {
 
     pub(super) fn source(&self) -> Option<Source> {
         self.live.source()
+    }
+
+    /// Why the scheduler's events could not be switched on.
+    pub(super) fn refused(&self) -> Option<String> {
+        self.refused.clone()
     }
 
     pub(super) fn outcome(&self) -> Option<Outcome> {
@@ -266,9 +272,7 @@ pub(super) fn watch(
             due = Instant::now() + state.interval;
             if !state.is_frozen {
                 engine.look(&state);
-                if let Some(refused) = engine.refused.take() {
-                    state.message = Some(refused);
-                }
+                state.refused.clone_from(&engine.refused);
                 is_stale = true;
             }
         }
@@ -305,7 +309,10 @@ pub(super) fn watch(
                 Action::Suspend => screen.suspend().map_err(failed)?,
                 Action::Redraw => screen.terminal().clear().map_err(|error| failed(error.into()))?,
                 // A frozen picture has all that can be looked at.
-                Action::Refresh if state.is_frozen && !was_frozen => drop(engine.look(&state)),
+                Action::Refresh if state.is_frozen && !was_frozen => {
+                    engine.look(&state);
+                    state.refused.clone_from(&engine.refused);
+                }
                 Action::Refresh => due = Instant::now(),
                 action => {
                     let message = engine.act(&mut state, action);

@@ -9,14 +9,13 @@ use super::table::{Cell, Row, Table};
 use crate::session::{By, Snapshot};
 
 /// Why there is nothing of the scheduler.
-fn no_scheduling(now: &Snapshot) -> String {
-    let is_on = now.scheduling.is_some();
-    if is_on {
-        "no scheduling event came yet"
-    } else {
-        "the scheduling events are off; they are switched on with this view"
+fn no_scheduling(state: &State, now: &Snapshot) -> String {
+    match (&now.scheduling, &state.refused) {
+        (Some(_), _) => "no scheduling event came yet".to_owned(),
+        (None, Some(refused)) => format!("no scheduling events: {refused}"),
+        (None, None) if state.is_frozen => "the scheduling events were off when the page was frozen".to_owned(),
+        (None, None) => "the scheduling events are being switched on".to_owned(),
     }
-    .to_owned()
 }
 
 /// What the scheduler did.
@@ -68,7 +67,7 @@ pub(super) fn scheduling(state: &State, by: By, now: &Snapshot) -> Table {
         empty: if by == By::Cell && now.configuration.is_none() {
             "no configuration is loaded: s loads one".to_owned()
         } else {
-            no_scheduling(now)
+            no_scheduling(state, now)
         },
         ..Table::default()
     };
@@ -112,7 +111,7 @@ pub(super) fn dsqs(state: &State, now: &Snapshot) -> Table {
         empty: if scheduling.is_some() {
             "no thread went through a dispatch queue: they are of sched_ext schedulers".to_owned()
         } else {
-            no_scheduling(now)
+            no_scheduling(state, now)
         },
         ..Table::default()
     }

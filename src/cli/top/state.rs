@@ -169,6 +169,8 @@ pub(super) struct State {
     pub(super) interval: Duration,
     pub(super) prompt: Option<Prompt>,
     pub(super) over: Over,
+    /// Why the scheduler's events could not be switched on.
+    pub(super) refused: Option<String>,
     /// What is said at the foot until the next key.
     pub(super) message: Option<String>,
     /// The code that the row with open details runs, if the user asked for it: a table.
@@ -187,6 +189,7 @@ impl State {
             prompt: None,
             over: Over::Nothing,
             message: None,
+            refused: None,
             code: None,
         }
     }

@@ -173,9 +173,9 @@ fn accesses(state: &State, by: By, now: &Snapshot, around: &AroundNow) -> Table 
             add("ITS CGROUP", NAME(6));
         }
         By::Cgroup => {
-            add("CPU-WAIT%", NUMBER(3));
-            add("MEM-WAIT%", NUMBER(4));
-            add("IO-WAIT%", NUMBER(4));
+            add("PSI-CPU%", NUMBER(3));
+            add("PSI-MEM%", NUMBER(4));
+            add("PSI-IO%", NUMBER(4));
         }
         By::Cell => {
             add("MEMORY-MB/s", NUMBER(3));

@@ -72,6 +72,11 @@ fn kept(
     (pairs > 0.0).then(|| (together / pairs).clamp(0.0, 1.0) + 0.0)
 }
 
+/// The threads of groups: process and thread.
+pub(super) fn threads(report: &Report) -> impl Iterator<Item = (u32, u32)> + '_ {
+    report.groups().flat_map(|(_, subcell)| subcell.threads.iter().map(|thread| (thread.pid, thread.tid)))
+}
+
 /// Gives each group the CPUs that its threads used: `run` has the ns on a CPU by thread id, of a window of so many ns.
 pub(super) fn count_cpus(groups: &mut [Group], report: &Report, run: &FxHashMap<u32, u64>, window: u64) {
     let of_groups = report.groups().map(|(cell, subcell)| {

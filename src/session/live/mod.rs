@@ -422,8 +422,20 @@ impl Live {
         let placement = loaded.as_ref().map(|loaded| &loaded.placement);
         let names = Names { processes: &processes, cgroups: &cgroups, places: &self.places, placement };
         let lines = |&by: &By| AccessLines { by, lines: counts.lines(by, &names) };
-        let (busy, cost) = lock(&self.usage).now(&self.roots, Duration::from_nanos(interval));
         let mut groups = Arc::unwrap_or_clone(groups);
+        let report = sharing.as_ref().and_then(|sharing| sharing.window.report.as_ref());
+        let is_off = matches!(&*lock(&self.scheduling), Switch::Off);
+        let (busy, cost) = {
+            let mut usage = lock(&self.usage);
+            // Where the scheduler's events are off, procfs says how long the threads of groups ran.
+            let members = report.filter(|_| is_off).into_iter().flat_map(groups::threads);
+            let found = usage.now(&self.roots, Duration::from_nanos(interval), members);
+            let (used, elapsed) = usage.of_threads();
+            if let Some(report) = report.filter(|_| !used.is_empty() && !elapsed.is_zero()) {
+                groups::count_cpus(&mut groups, report, used, ns(elapsed));
+            }
+            found
+        };
         let mut tables = self.tables.now();
         if let Switch::On(watching) = &*lock(&self.scheduling) {
             for table in watching.tables.now().iter() {

@@ -90,7 +90,8 @@ pub struct Group {
     pub samples: f64,
     /// The part of all samples that these are, of 1.
     pub share: f64,
-    /// CPUs that its threads used in the last window, of the scheduler's events; `None` while these are off.
+    /// CPUs that its threads used: in the last window by the scheduler's events, or, while these are off, since the snapshot before by
+    /// procfs, which counts in ticks of 10 ms. `None` if that is not known yet.
     pub cpus: Option<f64>,
     /// The part of the avoidable misses that keeping it together avoids, of 1.
     pub avoidable: Option<f64>,
