@@ -314,7 +314,7 @@ fn an_empty_host_says_what_it_waits_for() {
         (View::Groups, "the first result comes after some seconds"),
         (View::Threads, "no access was sampled yet"),
         (View::Lines, "the first result comes"),
-        (View::Scheduling, "the scheduling events are off"),
+        (View::Scheduling, "the scheduling events are being switched on"),
         (View::Cpus, "no CPU is known"),
     ] {
         let text = Page::whole(&State::new(view, Duration::from_secs(1)), &now, &around, Some(80)).text();
