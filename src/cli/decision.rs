@@ -12,7 +12,7 @@ use super::ends::{Ends, Step};
 use super::failure::Failure;
 use super::outputs::{OutputArgs, Outputs};
 use super::say::say_lines;
-use super::{cgroups, hints, messages, width};
+use super::{call, cgroups, hints, messages, say, width};
 use crate::config::{CellOptions, Note, Scheduler};
 use crate::report::{self, Report};
 use crate::sample::places::CpuPlaces;
@@ -151,7 +151,7 @@ impl Named {
 impl Shown {
     /// Of a command whose result is a configuration. At a terminal it is the answer, unless `-o -` asks for the configuration.
     pub(super) fn new(outputs: &OutputArgs, verbose: u8) -> Self {
-        let is_read = outputs.are_unnamed() && std::io::stdout().is_terminal();
+        let is_read = outputs.are_unnamed() && !call::is_running() && std::io::stdout().is_terminal();
         Self { printed: if is_read { Printed::Answer } else { Printed::Configuration }, verbose }
     }
 
@@ -159,7 +159,7 @@ impl Shown {
     fn is_for_people(self) -> bool {
         self.verbose > 0
             || matches!(self.printed, Printed::Answer | Printed::Summary)
-            || std::io::stderr().is_terminal()
+            || say::is_read()
     }
 }
 

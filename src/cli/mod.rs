@@ -13,6 +13,8 @@ mod say;
 
 mod analyze;
 mod args;
+#[cfg_attr(not(feature = "mcp"), allow(dead_code))]
+mod call;
 mod capture;
 mod cgroups;
 mod command;
@@ -145,11 +147,24 @@ pub fn main(args: impl IntoIterator<Item = OsString>, stdout_is_open: bool) -> E
         Err(code) => return code,
     };
     let result = match args.command {
+        Command::SourceLines { addresses } => return source_lines(addresses),
+        command => dispatch(command, stdout),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.exit(),
+    }
+}
+
+/// Runs a command.
+fn dispatch(command: Command, stdout: Stdout) -> Result<(), Failure> {
+    match command {
         Command::Run(args) => run::run(&args, stdout),
         Command::Top(args) => top::run(&args, stdout),
         Command::Doctor(args) => doctor::run(&args),
         Command::DoctorLoad => doctor::load(),
-        Command::SourceLines { addresses } => return source_lines(addresses),
+        // It has an exit code alone, see `main`.
+        Command::SourceLines { .. } => Ok(()),
         Command::Record(args) => record::run(&args),
         Command::Process(args) => process::run(&args, stdout),
         Command::Extract(args) => extract::run(&args, stdout),
@@ -165,10 +180,6 @@ pub fn main(args: impl IntoIterator<Item = OsString>, stdout_is_open: bool) -> E
         Command::Watch(args) => watch::run(&args),
         Command::Completions(args) => completions::run(&args, &Args::command()),
         Command::Man(args) => man::man(&args, Args::command()),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.exit(),
     }
 }
 

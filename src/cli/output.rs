@@ -11,6 +11,7 @@ use anyhow::{anyhow, bail, Context};
 use rustix::fs::{linkat, AtFlags, FileType, Stat, CWD};
 use tempfile::NamedTempFile;
 
+use super::call::Printer;
 use super::destination::{find, Destination, DestinationError, Directory, There};
 use super::failure::Failure;
 use super::width;
@@ -62,8 +63,7 @@ pub(super) fn is_stdout(path: Option<&Path>) -> bool {
 
 /// Writes all of `bytes` to stdout.
 pub(super) fn print(bytes: &[u8]) -> anyhow::Result<()> {
-    let mut stdout = io::stdout().lock();
-    stdout.write_all(bytes).and_then(|()| stdout.flush()).context("cannot write to stdout")
+    Printer.write_all(bytes).and_then(|()| Printer.flush()).context("cannot write to stdout")
 }
 
 /// The users who may read a new file.
@@ -177,8 +177,7 @@ impl Output {
     pub(super) fn copy(self, from: &mut impl io::Read) -> anyhow::Result<()> {
         let (path, result) = match self {
             Self::Stdout => {
-                let mut stdout = io::stdout().lock();
-                (PathBuf::from("stdout"), io::copy(from, &mut stdout).and_then(|_| stdout.flush()))
+                (PathBuf::from("stdout"), io::copy(from, &mut Printer).and_then(|_| Printer.flush()))
             }
             Self::Special { path, mut file } => (path, io::copy(from, &mut file).map(drop)),
             Self::File(replaced) => {

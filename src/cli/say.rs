@@ -7,7 +7,7 @@ use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use scxprof_base::columns::wrapped;
 use scxprof_base::escape;
 
-use super::width;
+use super::{call, width};
 
 /// Prints a line to stderr, in one piece and escaped for a terminal, because a COMMAND may write there too. If stderr is full
 /// or has no reader, the line is lost, but not the run: `eprintln!` would panic.
@@ -39,8 +39,16 @@ pub(super) fn to_stderr(bytes: &[u8]) {
     }
 }
 
+/// True if a person reads what is said.
+pub(super) fn is_read() -> bool {
+    !call::is_running() && std::io::stderr().is_terminal()
+}
+
 /// One line, for `say!`; at a terminal it is divided between words.
 pub(super) fn say_line(text: &str) {
+    if call::note(&escape::line(text)) {
+        return;
+    }
     let stderr = std::io::stderr();
     let width = if stderr.is_terminal() { width::of(&stderr) } else { None };
     let line = wrapped(&escape::line(text), width);
@@ -49,5 +57,9 @@ pub(super) fn say_line(text: &str) {
 
 /// The same for text of several lines.
 pub(super) fn say_lines(text: &str) {
+    if call::is_running() {
+        text.lines().filter(|line| !line.trim().is_empty()).for_each(say_line);
+        return;
+    }
     to_stderr((escape::lines(text.trim_end()) + "\n").as_bytes());
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use super::call;
 use crate::host::clock::monotonic_ns;
 use crate::host::{proc, Roots};
 
@@ -26,7 +27,11 @@ pub(super) fn at_exit(then: fn()) {
 
 /// Ctrl-C, SIGTERM and the end of the terminal.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Signals(Arc<SignalCounts>);
+pub(super) struct Signals {
+    counts: Arc<SignalCounts>,
+    /// In a call of `scxprof mcp`: what ends that, in place of signals.
+    call: Option<Arc<AtomicBool>>,
+}
 
 #[derive(Debug, Default)]
 struct SignalCounts {
@@ -41,6 +46,9 @@ struct SignalCounts {
 impl Signals {
     /// Handles them from now on. The first is left to the caller; the second ends the process with 128 + its number.
     pub(super) fn handle() -> Result<Self> {
+        if let Some(stop) = call::stop() {
+            return Ok(Self { call: Some(stop), ..Self::default() });
+        }
         let hangup = (!hangup_is_ignored()).then_some(SIGHUP);
         Self::register([SIGINT, SIGTERM].into_iter().chain(hangup))
     }
@@ -48,7 +56,7 @@ impl Signals {
     /// The same, but SIGHUP asks to read the configuration again, as that of a daemon does.
     pub(super) fn handle_and_reload() -> Result<Self> {
         let signals = Self::register([SIGINT, SIGTERM].into_iter())?;
-        signal_hook::flag::register(SIGHUP, Arc::clone(&signals.0.reload)).context("cannot handle SIGHUP")?;
+        signal_hook::flag::register(SIGHUP, Arc::clone(&signals.counts.reload)).context("cannot handle SIGHUP")?;
         // A file that is larger than RLIMIT_FSIZE allows is an error like a full disk. A handler, as CMD would inherit that the
         // signal is ignored.
         signal_hook::flag::register(libc::SIGXFSZ, Arc::default()).context("cannot handle SIGXFSZ")?;
@@ -58,7 +66,7 @@ impl Signals {
     fn register(ends: impl Iterator<Item = i32>) -> Result<Self> {
         let signals = Self::default();
         for signal in ends {
-            let state = Arc::clone(&signals.0);
+            let state = Arc::clone(&signals.counts);
             // SAFETY: the handler changes atomic numbers and calls clock_gettime, write and _exit, all of which are
             // async-signal-safe.
             unsafe { signal_hook::low_level::register(signal, move || state.take(signal)) }
@@ -69,17 +77,17 @@ impl Signals {
 
     /// True if the current work must end.
     pub(super) fn seen(&self) -> bool {
-        self.0.count.load(Ordering::Relaxed) > 0
+        self.counts.count.load(Ordering::Relaxed) > 0 || self.call.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed))
     }
 
     /// True once after each SIGHUP that asks to read the configuration again.
     pub(super) fn take_reload(&self) -> bool {
-        self.0.reload.swap(false, Ordering::Relaxed)
+        self.counts.reload.swap(false, Ordering::Relaxed)
     }
 
     /// Starts another piece of work: the next signal is the first one again.
     pub(super) fn begin(&self) {
-        self.0.count.store(0, Ordering::Relaxed);
+        self.counts.count.store(0, Ordering::Relaxed);
     }
 }
 
