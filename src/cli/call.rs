@@ -79,7 +79,8 @@ pub(super) fn is_running() -> bool {
 pub(super) fn note(line: &str) -> bool {
     CALL.with(|call| match call.borrow_mut().as_mut() {
         Some(call) => {
-            if call.notes.len() < MAX_NOTES {
+            let line = line.strip_prefix("note: ").unwrap_or(line);
+            if call.notes.len() < MAX_NOTES && !call.notes.iter().any(|note| note == line) {
                 let end = (0..=MAX_NOTE).rev().find(|&end| line.is_char_boundary(end.min(line.len())));
                 call.notes.push(line.get(..end.unwrap_or(0).min(line.len())).unwrap_or_default().to_owned());
             }

@@ -157,9 +157,7 @@ impl Shown {
 
     /// True if a person reads what was found.
     fn is_for_people(self) -> bool {
-        self.verbose > 0
-            || matches!(self.printed, Printed::Answer | Printed::Summary)
-            || say::is_read()
+        self.verbose > 0 || matches!(self.printed, Printed::Answer | Printed::Summary) || say::is_read()
     }
 }
 

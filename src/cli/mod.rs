@@ -39,6 +39,8 @@ mod input;
 mod lines_dir;
 mod load;
 mod man;
+#[cfg(feature = "mcp")]
+mod mcp;
 mod merge;
 mod messages;
 mod names;
@@ -115,6 +117,8 @@ enum Command {
     Merge(merge::MergeArgs),
     Watch(Box<watch::WatchingArgs>),
     Top(Box<top::TopArgs>),
+    #[cfg(feature = "mcp")]
+    Mcp(mcp::McpArgs),
     Doctor(doctor::DoctorArgs),
     /// The load that `doctor --self-test` samples
     #[command(name = doctor::LOAD, hide = true)]
@@ -156,6 +160,20 @@ pub fn main(args: impl IntoIterator<Item = OsString>, stdout_is_open: bool) -> E
     }
 }
 
+/// Runs a command line for a call of `scxprof mcp`.
+#[cfg(feature = "mcp")]
+fn run_line(words: &[OsString]) -> Result<(), Failure> {
+    let line = std::iter::once(OsString::from("scxprof")).chain(words.iter().cloned());
+    // The name of the option, the wrong value and why it is wrong stand in the first line; the others are for people.
+    let wrong = |error: &clap::Error| {
+        let text = error.to_string();
+        let first = text.lines().next().unwrap_or_default();
+        Failure::Usage(anyhow::anyhow!("{}", first.strip_prefix("error: ").unwrap_or(first)))
+    };
+    let args = Args::try_parse_from(line).map_err(|error| wrong(&error))?;
+    dispatch(args.command, Stdout::new(true))
+}
+
 /// Runs a command.
 fn dispatch(command: Command, stdout: Stdout) -> Result<(), Failure> {
     match command {
@@ -178,6 +196,8 @@ fn dispatch(command: Command, stdout: Stdout) -> Result<(), Failure> {
         Command::Score(args) => score::run(&args, stdout),
         Command::Merge(args) => merge::run(&args, stdout),
         Command::Watch(args) => watch::run(&args),
+        #[cfg(feature = "mcp")]
+        Command::Mcp(args) => mcp::run(&args, stdout, run_line),
         Command::Completions(args) => completions::run(&args, &Args::command()),
         Command::Man(args) => man::man(&args, Args::command()),
     }

@@ -176,9 +176,7 @@ impl Output {
     /// Writes all that `from` has. A file that cannot be written leaves no trace.
     pub(super) fn copy(self, from: &mut impl io::Read) -> anyhow::Result<()> {
         let (path, result) = match self {
-            Self::Stdout => {
-                (PathBuf::from("stdout"), io::copy(from, &mut Printer).and_then(|_| Printer.flush()))
-            }
+            Self::Stdout => (PathBuf::from("stdout"), io::copy(from, &mut Printer).and_then(|_| Printer.flush())),
             Self::Special { path, mut file } => (path, io::copy(from, &mut file).map(drop)),
             Self::File(replaced) => {
                 let result = replaced.write(from);

@@ -77,7 +77,8 @@ impl Signals {
 
     /// True if the current work must end.
     pub(super) fn seen(&self) -> bool {
-        self.counts.count.load(Ordering::Relaxed) > 0 || self.call.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed))
+        self.counts.count.load(Ordering::Relaxed) > 0
+            || self.call.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed))
     }
 
     /// True once after each SIGHUP that asks to read the configuration again.

@@ -12,6 +12,8 @@ use super::mountinfo;
 
 /// Longer files of tracefs are not what we look for, bytes.
 const MAX_FILE: u64 = 64 << 10;
+/// The same of the list of all events.
+const MAX_LIST: u64 = 1 << 20;
 
 /// Why tracefs or a file in it cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -97,6 +99,19 @@ impl Tracefs {
                 file.take(MAX_FILE).read_to_end(&mut bytes).map(|_| bytes)
             })
             .map_err(|source| TracefsError::Read { path: self.path.join(name), source })
+    }
+
+    /// All tracepoints, as `SYSTEM:NAME` (`available_events`), the first MiB of them.
+    ///
+    /// # Errors
+    /// [`TracefsError::Read`].
+    pub(crate) fn tracepoints(&self) -> Result<Vec<String>, TracefsError> {
+        let name = "available_events";
+        let mut bytes = Vec::new();
+        self.open_file(name)
+            .and_then(|file| file.take(MAX_LIST).read_to_end(&mut bytes))
+            .map_err(|source| TracefsError::Read { path: self.path.join(name), source })?;
+        Ok(String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect())
     }
 
     /// The `config` of a `PERF_TYPE_TRACEPOINT` event for `event` (`timer/hrtimer_expire_entry`).

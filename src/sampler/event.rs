@@ -22,10 +22,10 @@ pub(crate) const CHAIN_SIZE: usize = (2 * MAX_STACK as usize + 4) * 8 + size_of:
 const LISTED: usize = 8;
 
 /// The name of an event, its other one, and its number.
-type Row = (&'static str, &'static str, u32);
+pub(super) type Row = (&'static str, &'static str, u32);
 
 /// `PERF_TYPE_HARDWARE`.
-const HARDWARE: [Row; 10] = [
+pub(super) const HARDWARE: [Row; 10] = [
     ("cycles", "cpu-cycles", sys::PERF_COUNT_HW_CPU_CYCLES),
     ("instructions", "", sys::PERF_COUNT_HW_INSTRUCTIONS),
     ("cache-references", "", sys::PERF_COUNT_HW_CACHE_REFERENCES),
@@ -39,7 +39,7 @@ const HARDWARE: [Row; 10] = [
 ];
 
 /// `PERF_TYPE_SOFTWARE`, in the same way.
-const SOFTWARE: [Row; 10] = [
+pub(super) const SOFTWARE: [Row; 10] = [
     ("cpu-clock", "", sys::PERF_COUNT_SW_CPU_CLOCK),
     ("task-clock", "", sys::PERF_COUNT_SW_TASK_CLOCK),
     ("page-faults", "faults", sys::PERF_COUNT_SW_PAGE_FAULTS),
@@ -53,8 +53,8 @@ const SOFTWARE: [Row; 10] = [
 ];
 
 /// `PERF_TYPE_HW_CACHE`: the caches and the operations, by their numbers.
-const CACHES: [&str; 7] = ["L1-dcache", "L1-icache", "LLC", "dTLB", "iTLB", "branch", "node"];
-const OPERATIONS: [(&str, &str); 3] =
+pub(super) const CACHES: [&str; 7] = ["L1-dcache", "L1-icache", "LLC", "dTLB", "iTLB", "branch", "node"];
+pub(super) const OPERATIONS: [(&str, &str); 3] =
     [("loads", "load-misses"), ("stores", "store-misses"), ("prefetches", "prefetch-misses")];
 /// How else perf calls them (tools/perf/util/evsel.c: `evsel__hw_cache`, `_op`, `_result`), each row by the number.
 const CACHE_NAMES: [&[&str]; 7] = [

@@ -12,6 +12,8 @@ pub mod counter;
 mod cpus;
 mod error;
 pub mod event;
+#[cfg(feature = "mcp")]
+pub(crate) mod event_list;
 pub mod hardware;
 mod hotplug;
 pub mod intake;

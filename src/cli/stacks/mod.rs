@@ -27,6 +27,9 @@ use crate::resolve::{symbolize, SymbolOptions, UnwindCounts, UNWIND_LIMIT};
 use crate::session::{default_event, parse_event, EventSpec, HostOptions, Outcome, Progress, Rate, StackSink};
 use crate::stacks::{self, By, StackProfile};
 
+#[cfg(feature = "mcp")]
+pub(super) use self::print::value;
+
 const EXAMPLES: &str = "\
 Examples:
   sudo scxprof stacks -t 10                      where the host spends its CPU time, by function

@@ -48,9 +48,30 @@ struct Stack {
 /// The result as JSON.
 pub(super) fn document(args: &StacksArgs, profile: &StackProfile, outcome: &Outcome) -> anyhow::Result<String> {
     let shown = if args.limit == 0 { usize::MAX } else { args.limit };
+    with_document((args.by.by(), shown), ProfilerState::Stopped, profile, outcome, |document| format::json(&document))
+}
+
+/// The same as a value, also of a profile that is not complete.
+#[cfg(feature = "mcp")]
+pub(in crate::cli) fn value(
+    by: (stacks::By, usize),
+    state: ProfilerState,
+    profile: &StackProfile,
+    outcome: &Outcome,
+) -> serde_json::Result<serde_json::Value> {
+    with_document(by, state, profile, outcome, |document| serde_json::to_value(document))
+}
+
+fn with_document<T>(
+    (by, shown): (stacks::By, usize),
+    state: ProfilerState,
+    profile: &StackProfile,
+    outcome: &Outcome,
+    give: impl FnOnce(Document<'_>) -> T,
+) -> T {
     let mut symbols = stacks::symbols(profile, &|_| true);
     symbols.truncate(shown);
-    let mut groups = stacks::by(profile, args.by.by());
+    let mut groups = stacks::by(profile, by);
     groups.truncate(shown);
     let mut rows = profile.rows.clone();
     rows.sort_by_key(|row| std::cmp::Reverse(row.samples));
@@ -70,7 +91,7 @@ pub(super) fn document(args: &StacksArgs, profile: &StackProfile, outcome: &Outc
     let samples = profile.count();
     let document = Document {
         version: 1,
-        state: ProfilerState::Stopped,
+        state,
         event: &profile.event,
         frequency_hz: profile.frequency,
         period: profile.period,
@@ -85,7 +106,7 @@ pub(super) fn document(args: &StacksArgs, profile: &StackProfile, outcome: &Outc
         stacks: rows.iter().filter_map(stack).collect(),
         stack_count: profile.stack_count(),
     };
-    format::json(&document)
+    give(document)
 }
 
 /// How the columns of functions give way.

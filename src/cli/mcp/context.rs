@@ -1,0 +1,213 @@
+//! What tools work with: the state of the server, and commands of scxprof that run in their thread.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde_json::Value;
+
+use super::error::{Kind, ToolError};
+use super::page::Document;
+use super::paths::{Below, Place};
+use super::profiling::Profiling;
+use super::recordings::{Documents, Recording, Recordings};
+use crate::cli::call::{self, Called};
+use crate::cli::failure::Failure;
+
+/// Bytes of a result as JSON.
+const MAX_JSON: u64 = 32 << 20;
+/// Bytes of a file that is written.
+const MAX_FILE: u64 = 4 << 30;
+
+/// Runs a command line, without the name of the program. It prints and stops as [`call`] says.
+pub(in crate::cli) type RunLine = fn(&[OsString]) -> Result<(), Failure>;
+
+/// What all clients share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    /// Where paths are read.
+    pub(super) root: Below,
+    /// Where files may be written.
+    pub(super) writable: Option<Below>,
+    pub(super) run_line: RunLine,
+    recordings: Mutex<Recordings>,
+    documents: Mutex<Documents>,
+    pub(super) profiling: Profiling,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    pub(super) fn new(root: Below, writable: Option<Below>, run_line: RunLine) -> Self {
+        let (recordings, documents) = (Mutex::default(), Mutex::default());
+        Self { root, writable, run_line, recordings, documents, profiling: Profiling::default() }
+    }
+
+    pub(super) fn recordings(&self) -> MutexGuard<'_, Recordings> {
+        lock(&self.recordings)
+    }
+
+    pub(super) fn documents(&self) -> MutexGuard<'_, Documents> {
+        lock(&self.documents)
+    }
+}
+
+/// A command line that is put together. Values from a client are never taken for options.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Line(Vec<OsString>);
+
+impl Line {
+    pub(super) fn new(words: &[&str]) -> Self {
+        Self(words.iter().map(OsString::from).collect())
+    }
+
+    /// `--name=value`.
+    pub(super) fn option(mut self, name: &str, value: impl AsRef<std::ffi::OsStr>) -> Self {
+        let mut word = OsString::from(name);
+        word.push("=");
+        word.push(value);
+        self.0.push(word);
+        self
+    }
+
+    pub(super) fn options<T: ToString>(self, name: &str, values: &[T]) -> Self {
+        values.iter().fold(self, |line, value| line.option(name, value.to_string()))
+    }
+
+    pub(super) fn option_if<T: ToString>(self, name: &str, value: Option<&T>) -> Self {
+        match value {
+            Some(value) => self.option(name, value.to_string()),
+            None => self,
+        }
+    }
+
+    /// An argument, which must be an absolute path.
+    pub(super) fn path(mut self, path: &Path) -> Self {
+        self.0.push(path.into());
+        self
+    }
+}
+
+/// What a tool works with in one call.
+#[derive(Debug, Clone)]
+pub(super) struct Context {
+    pub(super) shared: Arc<Shared>,
+    /// The number of the client: what it started ends with its connection.
+    pub(super) client: u64,
+    /// Ends the work early.
+    pub(super) stop: Arc<AtomicBool>,
+}
+
+impl Context {
+    /// A recording by its id.
+    ///
+    /// # Errors
+    /// As [`Recordings::get`]; of one whose path leads elsewhere by now, those of [`Below::existing`].
+    pub(super) fn recording(&self, id: &str) -> Result<Recording, ToolError> {
+        let recording = self.shared.recordings().get(id)?;
+        let path = self.shared.root.existing(&recording.path.to_string_lossy())?;
+        if path == recording.path {
+            Ok(recording)
+        } else {
+            Err(ToolError::new(Kind::RecordingChanged, format!("{id} is a link by now")))
+        }
+    }
+
+    /// A file below the root.
+    ///
+    /// # Errors
+    /// As [`Below::existing`].
+    pub(super) fn existing(&self, path: &str) -> Result<PathBuf, ToolError> {
+        self.shared.root.existing(path)
+    }
+
+    /// Where a new file may be written.
+    ///
+    /// # Errors
+    /// [`Kind::ReadOnly`], and those of [`Below::new_place`].
+    pub(super) fn new_place(&self, path: &str) -> Result<Place, ToolError> {
+        let writable = self.shared.writable.as_ref();
+        writable.ok_or_else(|| ToolError::new(Kind::ReadOnly, "the server writes no files"))?.new_place(path)
+    }
+
+    fn call(&self, line: &Line, most: u64) -> Result<(Option<Failure>, Called), ToolError> {
+        let run_line = self.shared.run_line;
+        let called = call::run(Arc::clone(&self.stop), most, || run_line(&line.0));
+        let (ended, called) = called.map_err(|error| ToolError::new(Kind::Internal, error.to_string()))?;
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(ToolError::new(Kind::Cancelled, "the call was stopped"));
+        }
+        let failure = ended.err();
+        if called.size > most {
+            return Err(ToolError::new(Kind::TooLarge, format!("the result has more than {} MiB", most >> 20)));
+        }
+        match failure {
+            Some(failure) if called.size == 0 => Err(failure.into()),
+            failure => Ok((failure, called)),
+        }
+    }
+
+    /// What a command prints as text, with its notes; the value of the document is not set.
+    ///
+    /// # Errors
+    /// How the command failed, unless it printed a result all the same.
+    pub(super) fn text(&self, line: &Line) -> Result<(String, Document), ToolError> {
+        let (failure, mut called) = self.call(line, MAX_JSON)?;
+        let text = called.text().map_err(|error| ToolError::new(Kind::Internal, error.to_string()))?;
+        // That `diff` finds a difference is its exit code 1.
+        let failure = failure.filter(|failure| !matches!(failure, Failure::Command(_)));
+        let warnings = failure.iter().map(Failure::sentence).collect();
+        Ok((text, Document { value: Value::Null, notes: called.notes, warnings }))
+    }
+
+    /// What a command prints as JSON.
+    ///
+    /// # Errors
+    /// As [`Self::text`].
+    pub(super) fn json(&self, line: &Line) -> Result<Document, ToolError> {
+        let (text, document) = self.text(line)?;
+        let value = serde_json::from_str(&text);
+        Ok(Document { value: value.map_err(|error| ToolError::new(Kind::Internal, error.to_string()))?, ..document })
+    }
+
+    /// What a command prints as lines of JSON, as a list.
+    ///
+    /// # Errors
+    /// As [`Self::text`].
+    pub(super) fn json_lines(&self, line: &Line) -> Result<Document, ToolError> {
+        let (text, document) = self.text(line)?;
+        let rows = text.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>();
+        let rows = rows.map_err(|error| ToolError::new(Kind::Internal, error.to_string()))?;
+        Ok(Document { value: rows.into(), ..document })
+    }
+
+    /// Writes what a command prints to a new file; returns its bytes and what the command said.
+    ///
+    /// # Errors
+    /// As [`Self::text`] and [`Place::write`].
+    pub(super) fn write(&self, line: &Line, place: &Place) -> Result<(u64, Document), ToolError> {
+        let (failure, mut called) = self.call(line, MAX_FILE)?;
+        let size = place.write(&mut called.printed)?;
+        let warnings = failure.iter().map(Failure::sentence).collect();
+        Ok((size, Document { value: Value::Null, notes: called.notes, warnings }))
+    }
+
+    /// Runs a command that prints nothing, as it writes a directory.
+    ///
+    /// # Errors
+    /// How the command failed.
+    pub(super) fn run(&self, line: &Line) -> Result<Document, ToolError> {
+        let run_line = self.shared.run_line;
+        let called = call::run(Arc::clone(&self.stop), MAX_JSON, || run_line(&line.0));
+        let (ended, called) = called.map_err(|error| ToolError::new(Kind::Internal, error.to_string()))?;
+        let warnings = match ended {
+            Ok(()) => Vec::new(),
+            Err(failure @ Failure::Loss(_)) => vec![failure.sentence()],
+            Err(failure) => return Err(failure.into()),
+        };
+        Ok(Document { value: Value::Null, notes: called.notes, warnings })
+    }
+}

@@ -1,0 +1,117 @@
+//! `scxprof mcp`: a server of the Model Context Protocol (<https://modelcontextprotocol.io>, specification 2025-11-25), by which an
+//! agent uses scxprof.
+
+mod context;
+mod error;
+mod page;
+mod paths;
+mod profiling;
+mod prompts;
+mod recordings;
+mod server;
+mod tools;
+mod work;
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{anyhow, Context as _};
+use clap::Args;
+use rmcp::transport::async_rw::AsyncRwTransport;
+use rmcp::{RoleServer, ServiceExt};
+
+use self::context::Shared;
+use self::paths::Below;
+use self::server::Server;
+use self::work::Workers;
+use super::failure::Failure;
+use super::output::Stdout;
+use super::signals::Signals;
+
+pub(super) use self::context::RunLine;
+
+const EXAMPLES: &str = "\
+Examples:
+  scxprof mcp                                    serve one client on stdin and stdout; clients start it so
+  scxprof mcp --root /var/lib/recordings         read recordings there only
+  scxprof mcp --allow-write out                  and let it write configurations and exports into ./out
+docs/mcp.md has the configuration of clients, the tools and a session.";
+
+/// Bytes of a request.
+const MAX_REQUEST: usize = 1 << 20;
+/// How long work may take to end with the server.
+const END: Duration = Duration::from_secs(3);
+/// Between two looks at whether a signal came.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Serve an agent by the Model Context Protocol
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct McpArgs {
+    /// Read recordings and configurations only below DIR
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    root: PathBuf,
+    /// Let tools write new files below DIR; without it they write none
+    #[arg(long, value_name = "DIR")]
+    allow_write: Option<PathBuf>,
+    /// Memory by which a call may let the server grow before it is ended
+    #[arg(long, value_name = "MIB", default_value = "1024", value_parser = clap::value_parser!(u64).range(64..))]
+    max_memory: u64,
+}
+
+/// Serves until the client goes away or a signal comes.
+pub(super) fn run(args: &McpArgs, stdout: Stdout, run_line: RunLine) -> Result<(), Failure> {
+    let below = |option: &str, path: &PathBuf| {
+        Below::new(path).map_err(|error| Failure::Usage(anyhow!("{option} {}: {error}", path.display())))
+    };
+    let root = below("--root", &args.root)?;
+    let writable = args.allow_write.as_ref().map(|path| below("--allow-write", path)).transpose()?;
+    stdout.demand("there is nowhere to answer to")?;
+    let signals = Signals::handle().map_err(Failure::Unsupported)?;
+    let shared = Arc::new(Shared::new(root, writable, run_line));
+    let workers = Arc::new(Workers::new(args.max_memory.saturating_mul(1 << 20)));
+    let server = Server::new(Arc::clone(&shared), Arc::clone(&workers));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.context("cannot start the server").map_err(Failure::Unsupported)?;
+    let served = runtime.block_on(async {
+        tokio::select! {
+            served = stdio(server) => served,
+            () = signalled(&signals) => Ok(()),
+        }
+    });
+    workers.stop();
+    shared.profiling.end();
+    runtime.shutdown_timeout(END);
+    served.map_err(Failure::NoResult)
+}
+
+/// Waits for a signal.
+async fn signalled(signals: &Signals) {
+    while !signals.seen() {
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// The protocol's stdout for it alone: what else is written to stdout goes to stderr from now on.
+fn own_stdout() -> anyhow::Result<File> {
+    let own = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3).context("cannot keep stdout")?;
+    rustix::stdio::dup2_stdout(rustix::stdio::stderr()).context("cannot replace stdout")?;
+    Ok(own.into())
+}
+
+/// Serves one client on stdin and stdout.
+async fn stdio(server: Server) -> anyhow::Result<()> {
+    let stdout = tokio::fs::File::from_std(own_stdout()?);
+    let transport = AsyncRwTransport::<RoleServer, _, _>::new(tokio::io::stdin(), stdout);
+    let service = server.serve(transport.with_max_line_length(MAX_REQUEST)).await;
+    match service {
+        Ok(service) => {
+            service.waiting().await.context("the server failed")?;
+            Ok(())
+        }
+        Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => Ok(()),
+        Err(error) => Err(anyhow!("{error}")),
+    }
+}

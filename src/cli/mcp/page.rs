@@ -1,0 +1,258 @@
+//! Answers of bounded size: long lists are cut, what was cut is said, and a cursor asks for the rest.
+
+use serde_json::{json, Map, Value};
+
+use super::error::{Kind, ToolError};
+use scxprof_base::escape;
+
+/// Elements of each list, unless the call asks for another number, and the most that it may ask for.
+pub(super) const DEFAULT_LIMIT: usize = 100;
+pub(super) const MAX_LIMIT: usize = 1000;
+/// Bytes of an answer as JSON. With fewer elements it is made to fit.
+const MAX_ANSWER: usize = 64 << 10;
+/// Cut lists that an answer tells one by one.
+const MAX_CUTS: usize = 20;
+
+/// All that a tool found.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Document {
+    /// The result, as the command line prints it.
+    pub(super) value: Value,
+    /// What the command line says beside it.
+    pub(super) notes: Vec<String>,
+    /// What limits the worth of the result.
+    pub(super) warnings: Vec<String>,
+}
+
+/// Where in a list of a document the next page begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Cursor {
+    /// The number of the document.
+    pub(super) document: u64,
+    from: usize,
+    /// A JSON pointer (RFC 6901).
+    list: String,
+}
+
+impl Cursor {
+    /// # Errors
+    /// [`Kind::InvalidArguments`]: no answer had this cursor.
+    pub(super) fn parse(text: &str) -> Result<Self, ToolError> {
+        let mut parts = text.splitn(3, ':');
+        let mut number = || parts.next()?.parse::<u64>().ok();
+        let numbers = number().zip(number());
+        let list = parts.next().filter(|list| list.is_empty() || list.starts_with('/'));
+        let cursor = numbers.zip(list).and_then(|((document, from), list)| {
+            Some(Self { document, from: usize::try_from(from).ok()?, list: list.to_owned() })
+        });
+        cursor.ok_or_else(|| {
+            ToolError::new(Kind::InvalidArguments, "cursor: take it from next_cursor of an answer, unchanged")
+        })
+    }
+
+    fn text(&self) -> String {
+        format!("{}:{}:{}", self.document, self.from, self.list)
+    }
+}
+
+/// Lists that were cut.
+struct Cuts {
+    document: u64,
+    told: Vec<Value>,
+    count: usize,
+}
+
+impl Cuts {
+    fn new(document: u64) -> Self {
+        Self { document, told: Vec::new(), count: 0 }
+    }
+
+    /// The first `limit` elements of each list.
+    fn cut(&mut self, value: &Value, limit: usize, at: &str) -> Value {
+        match value {
+            Value::Array(list) => self.page(list, 0, limit, at),
+            Value::Object(fields) => {
+                let cut = |(name, value): (&String, &Value)| {
+                    let at = format!("{at}/{}", name.replace('~', "~0").replace('/', "~1"));
+                    (printed(name), self.cut(value, limit, &at))
+                };
+                Value::Object(fields.iter().map(cut).collect::<Map<_, _>>())
+            }
+            Value::String(text) => Value::String(printed(text)),
+            other => other.clone(),
+        }
+    }
+
+    fn page(&mut self, list: &[Value], from: usize, limit: usize, at: &str) -> Value {
+        let rest = list.get(from..).unwrap_or_default();
+        let shown = rest.iter().take(limit).enumerate();
+        let shown: Vec<Value> =
+            shown.map(|(index, element)| self.cut(element, limit, &format!("{at}/{}", from + index))).collect();
+        if from == 0 && shown.len() < list.len() {
+            self.count += 1;
+            if self.told.len() < MAX_CUTS {
+                let cursor = Cursor { document: self.document, from: shown.len(), list: at.to_owned() };
+                let (total, count) = (list.len(), shown.len());
+                self.told.push(json!({ "list": at, "total": total, "shown": count, "next_cursor": cursor.text() }));
+            }
+        }
+        Value::Array(shown)
+    }
+}
+
+/// A text of the host without what a terminal obeys.
+fn printed(text: &str) -> String {
+    escape::line(text).into_owned()
+}
+
+fn with_lines(answer: &mut Map<String, Value>, cuts: Cuts, document: &Document) {
+    if cuts.count > cuts.told.len() {
+        answer.insert("more_cut".into(), (cuts.count - cuts.told.len()).into());
+    }
+    if !cuts.told.is_empty() {
+        answer.insert("cut".into(), cuts.told.into());
+    }
+    for (name, lines) in [("notes", &document.notes), ("warnings", &document.warnings)] {
+        if !lines.is_empty() {
+            answer.insert(name.into(), lines.iter().map(|line| Value::String(printed(line))).collect());
+        }
+    }
+}
+
+/// The answer to a call: the whole document with its lists cut, or the page that `cursor` asks for.
+///
+/// # Errors
+/// [`Kind::InvalidArguments`] for a cursor that does not belong to the document; [`Kind::TooLarge`].
+pub(super) fn answer(
+    document: &Document,
+    number: u64,
+    limit: usize,
+    cursor: Option<&Cursor>,
+) -> Result<Value, ToolError> {
+    let list = cursor.map(|cursor| {
+        let list = document.value.pointer(&cursor.list).and_then(Value::as_array);
+        let wrong = || ToolError::new(Kind::InvalidArguments, "cursor: it belongs to another call");
+        list.filter(|list| cursor.from <= list.len()).map(|list| (cursor, list)).ok_or_else(wrong)
+    });
+    let list = list.transpose()?;
+    let mut limit = limit.clamp(1, MAX_LIMIT);
+    loop {
+        let mut answer = Map::new();
+        let mut cuts = Cuts::new(number);
+        match list {
+            None => {
+                answer.insert("result".into(), cuts.cut(&document.value, limit, ""));
+                with_lines(&mut answer, cuts, document);
+            }
+            Some((Cursor { from, list: at, .. }, list)) => {
+                let rows = cuts.page(list, *from, limit, at);
+                let end = from + rows.as_array().map_or(0, Vec::len);
+                let mut page = json!({ "list": at, "from": from, "total": list.len(), "rows": rows });
+                if end < list.len() {
+                    page["next_cursor"] = Cursor { document: number, from: end, list: at.clone() }.text().into();
+                }
+                answer.insert("page".into(), page);
+                with_lines(&mut answer, cuts, &Document::default());
+            }
+        }
+        let answer = Value::Object(answer);
+        if answer.to_string().len() <= MAX_ANSWER {
+            return Ok(answer);
+        }
+        if limit == 1 {
+            return Err(ToolError::new(Kind::TooLarge, "the answer is too large even with one element of each list"));
+        }
+        limit /= 2;
+    }
+}
+
+/// The schema of all answers. It is short, as each tool has it.
+pub(super) fn schema() -> Map<String, Value> {
+    let strings = json!({ "type": "array", "items": { "type": "string" } });
+    let (object, objects) = (json!({ "type": "object" }), json!({ "type": "array", "items": { "type": "object" } }));
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "result": {},
+            "page": object,
+            "cut": objects,
+            "more_cut": { "type": "integer" },
+            "notes": strings,
+            "warnings": strings,
+            "error": object
+        },
+        "additionalProperties": false
+    });
+    match schema {
+        Value::Object(schema) => schema,
+        _ => Map::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn document(rows: usize) -> Document {
+        let row = |number: usize| json!({ "n": number, "inner": (0..5).collect::<Vec<_>>() });
+        let rows: Vec<Value> = (0..rows).map(row).collect();
+        Document { value: json!({ "a/b": rows, "x": 1, "evil\u{202e}": "\u{1b}[2J" }), ..Document::default() }
+    }
+
+    #[test]
+    fn pages_together_are_the_list() {
+        let document = document(257);
+        let first = answer(&document, 7, 100, None).unwrap();
+        assert_eq!(first["result"]["a/b"].as_array().unwrap().len(), 100);
+        assert_eq!((first["cut"][0]["total"].as_u64(), first["cut"][0]["shown"].as_u64()), (Some(257), Some(100)));
+        let mut rows = first["result"]["a/b"].as_array().unwrap().clone();
+        let mut next = first["cut"][0]["next_cursor"].as_str().map(str::to_owned);
+        while let Some(cursor) = next {
+            let cursor = Cursor::parse(&cursor).unwrap();
+            assert_eq!(cursor.document, 7);
+            let page = answer(&document, 7, 100, Some(&cursor)).unwrap();
+            assert_eq!(page["page"]["from"], rows.len());
+            rows.extend(page["page"]["rows"].as_array().unwrap().clone());
+            next = page["page"]["next_cursor"].as_str().map(str::to_owned);
+        }
+        assert_eq!(&rows, document.value["a/b"].as_array().unwrap());
+    }
+
+    #[test]
+    fn lists_within_rows_have_cursors_of_their_own() {
+        let document = document(4);
+        let cut = answer(&document, 1, 3, None).unwrap();
+        let lists: Vec<_> = cut["cut"].as_array().unwrap().iter().map(|it| it["list"].as_str().unwrap()).collect();
+        assert_eq!(lists, ["/a~1b/0/inner", "/a~1b/1/inner", "/a~1b/2/inner", "/a~1b"]);
+        let page = answer(&document, 1, 3, Some(&Cursor::parse("1:3:/a~1b/2/inner").unwrap())).unwrap();
+        assert_eq!(page["page"], json!({ "list": "/a~1b/2/inner", "from": 3, "total": 5, "rows": [3, 4] }));
+    }
+
+    #[test]
+    fn an_answer_is_never_too_large() {
+        let long = "x".repeat(10_000);
+        let value = json!({ "rows": vec![Value::String(long); 1000] });
+        let answer = answer(&Document { value, ..Document::default() }, 1, MAX_LIMIT, None).unwrap();
+        assert!(answer.to_string().len() <= MAX_ANSWER && !answer["result"]["rows"].as_array().unwrap().is_empty());
+        let many: Map<String, Value> = (0..9000).map(|it| (format!("key{it}"), it.into())).collect();
+        let wide = Document { value: Value::Object(many), ..Document::default() };
+        assert_eq!(super::answer(&wide, 1, 100, None).unwrap_err().kind, Kind::TooLarge);
+    }
+
+    #[test]
+    fn what_a_terminal_obeys_is_escaped() {
+        let answer = answer(&document(0), 1, 100, None).unwrap();
+        assert_eq!(answer["result"]["evil\\xe2\\x80\\xae"], "\\x1b[2J");
+    }
+
+    #[test]
+    fn a_cursor_of_another_call_is_refused() {
+        for text in ["", "1", "1:2", "a:b:/x", "1:2:x", "-1:0:/a"] {
+            assert_eq!(Cursor::parse(text).unwrap_err().kind, Kind::InvalidArguments, "{text}");
+        }
+        for text in ["1:0:/none", "1:9:/a~1b", "1:0:/x"] {
+            let refused = answer(&document(2), 1, 100, Some(&Cursor::parse(text).unwrap()));
+            assert_eq!(refused.unwrap_err().kind, Kind::InvalidArguments, "{text}");
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The recordings that clients opened, and the results that pages are cut from. Both are bounded.
+
+use std::collections::VecDeque;
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::error::{Kind, ToolError};
+use super::page::Document;
+
+/// Recordings that are open at a time; the one that was used least recently is closed for a new one.
+const MAX_OPEN: usize = 32;
+/// Results that are kept for their next pages, and bytes of all of them as JSON.
+const MAX_DOCUMENTS: usize = 16;
+const MAX_DOCUMENT_BYTES: usize = 48 << 20;
+/// Files of a directory that tell whether it changed.
+const MAX_FILES: usize = 256;
+
+/// What tells whether a file or a directory is still what was opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Identity(Vec<(u64, u64, u64, i64, i64)>);
+
+impl Identity {
+    pub(super) fn of(path: &Path) -> Self {
+        let one = |it: Metadata| (it.dev(), it.ino(), it.size(), it.mtime(), it.mtime_nsec());
+        let below = path.read_dir().into_iter().flatten().flatten().take(MAX_FILES);
+        let below = below.filter_map(|entry| entry.metadata().ok()).filter(Metadata::is_file);
+        let mut all: Vec<_> = path.metadata().into_iter().chain(below).map(one).collect();
+        all.sort_unstable();
+        Self(all)
+    }
+}
+
+/// An open recording.
+#[derive(Debug, Clone)]
+pub(super) struct Recording {
+    pub(super) id: String,
+    /// Its path without links.
+    pub(super) path: PathBuf,
+    /// It is a trace of another tool, not a profile.
+    pub(super) is_trace: bool,
+    identity: Identity,
+}
+
+impl Recording {
+    pub(super) fn has_changed(&self) -> bool {
+        Identity::of(&self.path) != self.identity
+    }
+}
+
+/// The open recordings, those last that were used last.
+#[derive(Debug, Default)]
+pub(super) struct Recordings {
+    opened: u64,
+    open: VecDeque<Recording>,
+}
+
+impl Recordings {
+    /// Opens one, or finds that it is open; the id of one that was closed for it comes second.
+    pub(super) fn open(&mut self, path: PathBuf, is_trace: bool) -> (Recording, Option<String>) {
+        let identity = Identity::of(&path);
+        let there = self.open.iter().position(|it| it.path == path && it.identity == identity);
+        let there = there.and_then(|at| self.open.remove(at));
+        let recording = there.unwrap_or_else(|| {
+            self.opened += 1;
+            Recording { id: format!("r{}", self.opened), path, is_trace, identity }
+        });
+        let closed = if self.open.len() >= MAX_OPEN { self.open.pop_front() } else { None };
+        self.open.push_back(recording.clone());
+        (recording, closed.map(|it| it.id))
+    }
+
+    /// # Errors
+    /// [`Kind::UnknownRecording`], [`Kind::RecordingChanged`].
+    pub(super) fn get(&mut self, id: &str) -> Result<Recording, ToolError> {
+        let unknown = || ToolError::new(Kind::UnknownRecording, format!("no recording \"{id}\" is open"));
+        let at = self.open.iter().position(|it| it.id == id).ok_or_else(unknown)?;
+        let recording = self.open.remove(at).ok_or_else(unknown)?;
+        if recording.has_changed() {
+            let path = recording.path.display();
+            return Err(ToolError::new(Kind::RecordingChanged, format!("{id} ({path}) is not what was opened")));
+        }
+        self.open.push_back(recording.clone());
+        Ok(recording)
+    }
+}
+
+/// What a result belongs to: the tool and its arguments, without those that choose the page.
+pub(super) type Key = (&'static str, String);
+
+#[derive(Debug)]
+struct Kept {
+    number: u64,
+    key: Key,
+    document: Arc<Document>,
+    bytes: usize,
+}
+
+/// The newest results.
+#[derive(Debug, Default)]
+pub(super) struct Documents {
+    numbers: u64,
+    kept: VecDeque<Kept>,
+}
+
+impl Documents {
+    /// Keeps a result; returns its number.
+    pub(super) fn keep(&mut self, key: Key, document: Arc<Document>) -> u64 {
+        self.numbers += 1;
+        let bytes = size_of_json(&document.value);
+        self.kept.push_back(Kept { number: self.numbers, key, document, bytes });
+        while self.kept.len() > MAX_DOCUMENTS || self.bytes() > MAX_DOCUMENT_BYTES {
+            self.kept.pop_front();
+        }
+        self.numbers
+    }
+
+    fn bytes(&self) -> usize {
+        self.kept.iter().map(|it| it.bytes).sum()
+    }
+
+    /// The result of this number, if it is kept.
+    ///
+    /// # Errors
+    /// [`Kind::InvalidArguments`]: it is that of another call.
+    pub(super) fn get(&self, number: u64, key: &Key) -> Result<Option<Arc<Document>>, ToolError> {
+        match self.kept.iter().find(|it| it.number == number) {
+            Some(kept) if kept.key == *key => Ok(Some(Arc::clone(&kept.document))),
+            Some(_) => Err(ToolError::new(
+                Kind::InvalidArguments,
+                "cursor: repeat the arguments of the call that it is from, with this cursor",
+            )),
+            None => Ok(None),
+        }
+    }
+}
+
+/// About the bytes of a value as JSON.
+fn size_of_json(value: &Value) -> usize {
+    match value {
+        Value::Array(list) => list.iter().map(size_of_json).sum::<usize>() + list.len() + 2,
+        Value::Object(fields) => fields.iter().map(|(name, value)| name.len() + 4 + size_of_json(value)).sum(),
+        Value::String(text) => text.len() + 2,
+        _ => 12,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recordings_are_found_until_they_change_or_many_others_are_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |number: usize| {
+            let path = dir.path().join(number.to_string());
+            std::fs::write(&path, "x").unwrap();
+            path
+        };
+        let mut recordings = Recordings::default();
+        let (first, _) = recordings.open(path(0), false);
+        assert_eq!(recordings.open(first.path.clone(), false).0.id, first.id);
+        assert!(recordings.get(&first.id).is_ok());
+        std::fs::write(&first.path, "longer").unwrap();
+        assert_eq!(recordings.get(&first.id).unwrap_err().kind, Kind::RecordingChanged);
+        let (again, _) = recordings.open(first.path.clone(), false);
+        assert_ne!(again.id, first.id);
+        let closed: Vec<_> = (1..=MAX_OPEN).filter_map(|number| recordings.open(path(number), true).1).collect();
+        assert_eq!(closed, std::slice::from_ref(&again.id));
+        assert_eq!(recordings.get(&again.id).unwrap_err().kind, Kind::UnknownRecording);
+    }
+
+    #[test]
+    fn results_are_bounded_in_number_and_size() {
+        let mut documents = Documents::default();
+        let key = |number: usize| ("tool", number.to_string());
+        let large = |size: usize| Arc::new(Document { value: "x".repeat(size).into(), ..Document::default() });
+        let numbers: Vec<u64> = (0..=MAX_DOCUMENTS).map(|it| documents.keep(key(it), large(1))).collect();
+        assert!(documents.get(numbers[0], &key(0)).unwrap().is_none());
+        assert!(documents.get(numbers[1], &key(1)).unwrap().is_some());
+        assert_eq!(documents.get(numbers[1], &key(2)).unwrap_err().kind, Kind::InvalidArguments);
+        let number = documents.keep(key(99), large(MAX_DOCUMENT_BYTES / 2));
+        let last = documents.keep(key(100), large(MAX_DOCUMENT_BYTES / 2));
+        assert!(documents.get(number, &key(99)).unwrap().is_none());
+        // Too large alone, it is answered but not kept.
+        let huge = documents.keep(key(101), large(MAX_DOCUMENT_BYTES + 1));
+        assert!(documents.get(huge, &key(101)).unwrap().is_none() && documents.get(last, &key(100)).unwrap().is_none());
+    }
+}

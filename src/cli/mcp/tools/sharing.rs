@@ -1,0 +1,332 @@
+//! Tools about shared memory: who shares it, which configuration keeps sharers together, and what changed.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{json, Map, Value};
+
+use super::super::context::{Context, Line};
+use super::super::error::{Kind, ToolError};
+use super::super::page::Document;
+use super::{tool, Effect, Tool};
+
+/// The scheduler that a configuration is for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum Scheduler {
+    /// scx_mitosis: cells of cgroups, and subcells of threads by name.
+    #[default]
+    Mitosis,
+    /// scx_layered: layers of threads.
+    Layered,
+}
+
+impl Scheduler {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Mitosis => "mitosis",
+            Self::Layered => "layered",
+        }
+    }
+}
+
+/// Which recording, and which threads and time of it.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Selected {
+    /// The id that open_recording returned, such as "r1".
+    source: String,
+    /// Only threads whose name matches one of these regular expressions.
+    #[serde(default)]
+    comm: Vec<String>,
+    /// Only cgroups whose path matches one of these regular expressions.
+    #[serde(default)]
+    cgroup: Vec<String>,
+    /// Only these processes.
+    #[serde(default)]
+    pid: Vec<u32>,
+    /// Begin this long after the first sample, such as "10", "500ms" or "1m".
+    from: Option<String>,
+    /// End this long after the first sample.
+    to: Option<String>,
+    /// CPUs of the host that will run the scheduler [default: those of the recorded host]. Fewer CPUs merge groups.
+    target_cpus: Option<u32>,
+    /// Cells of one's own, each NAME=REGEX of the paths of cgroups; the first that matches wins.
+    #[serde(default)]
+    cells: Vec<String>,
+}
+
+impl Selected {
+    fn add(&self, line: Line) -> Line {
+        let line = line.options("--comm", &self.comm).options("--cgroup", &self.cgroup).options("--pid", &self.pid);
+        let line = line.option_if("--from", self.from.as_ref()).option_if("--to", self.to.as_ref());
+        line.option_if("--target-cpus", self.target_cpus.as_ref()).options("--cell", &self.cells)
+    }
+
+    /// The report of the decision, as `report --json` prints it.
+    fn report(&self, context: &Context) -> Result<Document, ToolError> {
+        let recording = context.recording(&self.source)?;
+        let line = Line::new(&["report", "--json"]).option("--file", &recording.path);
+        context.json(&self.add(line))
+    }
+}
+
+/// One group of a recording.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct OneGroup {
+    /// The id that open_recording returned, such as "r1".
+    source: String,
+    /// The group: a subcell as "cell/subcell", or a part of its name, as find_sharing has them.
+    group: String,
+    /// CPUs of the host that will run the scheduler [default: those of the recorded host].
+    target_cpus: Option<u32>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Score {
+    /// The id that open_recording returned, such as "r1".
+    source: String,
+    /// Paths of configurations of one scheduler below the root directory of the server.
+    #[serde(default)]
+    paths: Vec<String>,
+    /// A configuration itself, as the JSON that the scheduler reads.
+    configuration: Option<Value>,
+    /// Last-level caches of the host that will run the scheduler [default: 2].
+    llcs: Option<u32>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Make {
+    /// The id that open_recording returned, such as "r1".
+    source: String,
+    /// The scheduler that will read it [default: mitosis].
+    #[serde(default)]
+    scheduler: Scheduler,
+    /// CPUs of the host that will run the scheduler [default: those of the recorded host].
+    target_cpus: Option<u32>,
+    /// Cells of one's own, each NAME=REGEX of the paths of cgroups; the first that matches wins.
+    #[serde(default)]
+    cells: Vec<String>,
+    /// Write it to this new file, below the directory that the server may write to (--allow-write).
+    write_to: Option<String>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Diff {
+    /// Before: the id of a recording, or the path of a report or a configuration below the root directory of the server.
+    before: String,
+    /// After: the same.
+    after: String,
+    /// Compare what the scheduler did (latency, waits, run time, with intervals) instead of the groups of threads [default: of two
+    /// traces alone].
+    scheduling: Option<bool>,
+}
+
+pub(super) fn tools() -> Vec<Tool> {
+    vec![
+        tool(
+            "find_sharing",
+            "Which threads share memory",
+            "Finds the groups of threads that share memory, which should share a last-level cache: each cell and subcell with its \
+             threads, how many of the avoidable cache misses it avoids (locality, of 1), how sure that is (confidence, stability), \
+             and how much subcells share with each other. Answers \"which threads should share a cache\". Details of one group: \
+             explain_group; the hottest lines: hot_lines.",
+            Effect::Reads,
+            find_sharing,
+        ),
+        tool(
+            "explain_group",
+            "Why threads are a group",
+            "Explains one group of find_sharing: its threads and their verdicts, the regions, pages and lines of memory that they \
+             share with the names of variables and code, what it shares with other groups, and what was merged or left out and why.",
+            Effect::Reads,
+            explain_group,
+        ),
+        tool(
+            "hot_lines",
+            "Hottest shared cache lines, and false sharing",
+            "Lists the cache lines that threads share and write most, whether each is shared truly or falsely (different threads use \
+             different bytes), its threads with their bytes, and the code and variable. Answers \"is there false sharing\". `hubs` \
+             are lines that nearly all threads touch, which join no group.",
+            Effect::Reads,
+            hot_lines,
+        ),
+        tool(
+            "score_configuration",
+            "How good a configuration is",
+            "Scores configurations of scx_mitosis or scx_layered for what was recorded: the locality is which part of the avoidable \
+             misses one avoids, with an interval. Several at a time are compared. Answers \"is my configuration still good\". Give \
+             paths or a configuration.",
+            Effect::Reads,
+            score,
+        ),
+        tool(
+            "make_configuration",
+            "Make a configuration",
+            "Makes the configuration that keeps threads together that share memory, for scx_mitosis or scx_layered. It is returned \
+             and can be written to a file; it is never loaded into the kernel.",
+            Effect::Writes,
+            make,
+        ),
+        tool(
+            "diff",
+            "What changed between two recordings",
+            "Compares two recordings, reports or configurations: which cells and subcells came, went or changed, and which threads \
+             moved. Of two traces, or with scheduling=true, it compares latency, waits and run time of threads by name, and says for \
+             each change whether it may be chance. Answers \"what did this change do\".",
+            Effect::Reads,
+            diff,
+        ),
+    ]
+}
+
+/// The named fields of an object.
+fn take(value: &mut Value, names: &[&str]) -> Map<String, Value> {
+    let Some(fields) = value.as_object_mut() else { return Map::new() };
+    names.iter().filter_map(|name| fields.remove_entry(*name)).collect()
+}
+
+fn find_sharing(context: &Context, selected: &Selected) -> Result<Document, ToolError> {
+    let mut document = selected.report(context)?;
+    let mut kept = take(
+        &mut document.value,
+        &[
+            "version",
+            "headline",
+            "source",
+            "coverage",
+            "samples",
+            "locality",
+            "locality_found",
+            "locality_by_name",
+            "stability",
+            "cells",
+            "sharing",
+            "across_cells",
+            "limits",
+            "notes",
+        ],
+    );
+    let subcells = kept.get_mut("cells").and_then(Value::as_array_mut).into_iter().flatten();
+    for subcell in subcells.filter_map(|cell| cell.get_mut("subcells")).filter_map(Value::as_array_mut).flatten() {
+        take(subcell, &["regions", "pages", "lines"]);
+    }
+    document.value = Value::Object(kept);
+    Ok(document)
+}
+
+fn explain_group(
+    context: &Context,
+    OneGroup { source, group: name, target_cpus }: &OneGroup,
+) -> Result<Document, ToolError> {
+    let mut document =
+        Selected { source: source.clone(), target_cpus: *target_cpus, ..Selected::default() }.report(context)?;
+    let text = |value: &Value, name: &str| value[name].as_str().unwrap_or_default().to_owned();
+    let mut all = Vec::new();
+    for cell in document.value["cells"].as_array_mut().into_iter().flatten() {
+        let cell_name = text(cell, "name");
+        let subcells = cell["subcells"].as_array_mut().map(std::mem::take).unwrap_or_default();
+        let is_whole = |subcell: &Value| subcells.len() == 1 && text(subcell, "name") == cell_name;
+        let paths: Vec<String> = subcells
+            .iter()
+            .map(|it| if is_whole(it) { cell_name.clone() } else { format!("{cell_name}/{}", text(it, "name")) })
+            .collect();
+        all.extend(paths.into_iter().zip(subcells));
+    }
+    let exact = all.iter().filter(|(path, _)| path == name).count();
+    let is_it = |path: &str| if exact > 0 { path == name } else { path.contains(name.as_str()) };
+    let names: Vec<String> = all.iter().map(|(path, _)| path.clone()).collect();
+    let mut found = all.into_iter().filter(|(path, _)| is_it(path));
+    let (Some((path, subcell)), None) = (found.next(), found.next()) else {
+        let shown: Vec<&str> = names.iter().map(String::as_str).take(40).collect();
+        let how = if names.iter().any(|path| is_it(path)) { "more than one group is" } else { "no group is" };
+        return Err(ToolError::new(
+            Kind::InvalidArguments,
+            format!("{how} called \"{name}\"; the groups are {}", shown.join(", ")),
+        ));
+    };
+    let with = |shared: &Value| text(shared, "a") == path || text(shared, "b") == path;
+    let sharing = document.value["sharing"].as_array().into_iter().flatten();
+    let sharing: Vec<Value> = sharing.filter(|shared| with(shared)).cloned().collect();
+    document.value = json!({ "group": path, "subcell": subcell, "sharing": sharing });
+    Ok(document)
+}
+
+fn hot_lines(context: &Context, selected: &Selected) -> Result<Document, ToolError> {
+    let mut document = selected.report(context)?;
+    document.value = Value::Object(take(&mut document.value, &["version", "headline", "samples", "lines", "hubs"]));
+    Ok(document)
+}
+
+fn score(context: &Context, score: &Score) -> Result<Document, ToolError> {
+    let Score { source, paths, configuration, llcs } = score;
+    let recording = context.recording(source)?;
+    let mut line = Line::new(&["score", "--json"]).option("--file", &recording.path);
+    for path in paths {
+        line = line.option("--config", context.existing(path)?);
+    }
+    // It has no name in the file system.
+    let given = configuration.as_ref().map(|configuration| {
+        let file = tempfile::NamedTempFile::new().and_then(|file| {
+            std::fs::write(file.path(), configuration.to_string())?;
+            Ok(file)
+        });
+        file.map_err(|error| ToolError::new(Kind::Internal, format!("cannot keep the configuration: {error}")))
+    });
+    let given = given.transpose()?;
+    if let Some(file) = &given {
+        line = line.option("--config", file.path());
+    }
+    if paths.is_empty() && given.is_none() {
+        return Err(ToolError::new(Kind::InvalidArguments, "give paths, or a configuration"));
+    }
+    let named = |text: String| match &given {
+        Some(file) => text.replace(&file.path().display().to_string(), "the given configuration"),
+        None => text,
+    };
+    let scored = context.json(&line.option_if("--llcs", llcs.as_ref()));
+    let mut document = scored.map_err(|error| ToolError::new(error.kind, named(error.message())))?;
+    for score in document.value["configurations"].as_array_mut().into_iter().flatten() {
+        if let Some(name) = score.get_mut("name") {
+            *name = named(name.as_str().unwrap_or_default().to_owned()).into();
+        }
+    }
+    document.notes = document.notes.into_iter().map(named).collect();
+    Ok(document)
+}
+
+fn make(context: &Context, make: &Make) -> Result<Document, ToolError> {
+    let place = make.write_to.as_deref().map(|path| context.new_place(path)).transpose()?;
+    let recording = context.recording(&make.source)?;
+    let line = Line::new(&["extract", "-o", "-"]).option("--file", &recording.path);
+    let line = line.option("--target", make.scheduler.name()).option_if("--target-cpus", make.target_cpus.as_ref());
+    let (text, document) = context.text(&line.options("--cell", &make.cells))?;
+    let configuration: Value =
+        serde_json::from_str(&text).map_err(|error| ToolError::new(Kind::Internal, error.to_string()))?;
+    let mut value = json!({ "scheduler": make.scheduler.name(), "configuration": configuration });
+    if let Some(place) = place {
+        place.write(&mut text.as_bytes())?;
+        value["written"] = place.shown.display().to_string().into();
+    }
+    Ok(Document { value, ..document })
+}
+
+fn diff(context: &Context, diff: &Diff) -> Result<Document, ToolError> {
+    let is_id = |name: &str| name.strip_prefix('r').is_some_and(|rest| rest.parse::<u64>().is_ok());
+    let side = |name: &str| -> Result<_, ToolError> {
+        if is_id(name) {
+            let recording = context.recording(name)?;
+            Ok((recording.path, recording.is_trace))
+        } else {
+            Ok((context.existing(name)?, false))
+        }
+    };
+    let (before, before_is_trace) = side(&diff.before)?;
+    let (after, after_is_trace) = side(&diff.after)?;
+    let is_sched = diff.scheduling.unwrap_or(before_is_trace && after_is_trace);
+    let line = if is_sched { Line::new(&["trace", "diff", "--json"]) } else { Line::new(&["diff", "--json"]) };
+    context.json(&line.path(&before).path(&after))
+}

@@ -1,0 +1,132 @@
+//! Work in threads of its own: it is bounded in time and memory, tells its progress, and ends when the client cancels it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use rmcp::model::ProgressNotificationParam;
+use rmcp::service::RequestContext;
+use rmcp::RoleServer;
+use tokio::sync::Semaphore;
+
+use super::error::{Kind, ToolError};
+use crate::host::Roots;
+
+/// Pieces of work at a time; others wait for their turn.
+const AT_A_TIME: usize = 2;
+/// Between two looks at the memory, and two messages about progress.
+const TICK: Duration = Duration::from_millis(200);
+
+/// What starts work and ends all of it with the server.
+#[derive(Debug)]
+pub(super) struct Workers {
+    turns: Arc<Semaphore>,
+    /// Bytes by which a call may let the process grow.
+    memory: u64,
+    running: Mutex<Vec<Weak<AtomicBool>>>,
+}
+
+/// Why work was ended.
+#[derive(Debug, Clone, Copy)]
+enum Ended {
+    Cancelled,
+    TimedOut,
+    OutOfMemory,
+}
+
+impl Workers {
+    pub(super) fn new(memory: u64) -> Self {
+        Self { turns: Arc::new(Semaphore::new(AT_A_TIME)), memory, running: Mutex::default() }
+    }
+
+    /// Ends all work.
+    pub(super) fn stop(&self) {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        running.iter().filter_map(Weak::upgrade).for_each(|stop| stop.store(true, Ordering::Relaxed));
+    }
+
+    fn flag(&self) -> Arc<AtomicBool> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        running.retain(|it| it.strong_count() > 0);
+        running.push(Arc::downgrade(&stop));
+        stop
+    }
+
+    /// Runs `work` in a thread; it must end soon after its flag is set.
+    ///
+    /// # Errors
+    /// Those of the work, [`Kind::Cancelled`], [`Kind::TimedOut`], [`Kind::OutOfMemory`] and, after a panic, [`Kind::Internal`].
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        context: &RequestContext<RoleServer>,
+        time: Duration,
+        what: &str,
+        work: impl FnOnce(Arc<AtomicBool>) -> Result<T, ToolError> + Send + 'static,
+    ) -> Result<T, ToolError> {
+        let began = Instant::now();
+        let cancelled = || ToolError::new(Kind::Cancelled, "the client cancelled the call");
+        let turn = tokio::select! {
+            turn = Arc::clone(&self.turns).acquire_owned() => turn,
+            () = context.ct.cancelled() => return Err(cancelled()),
+            () = tokio::time::sleep(time) => {
+                return Err(ToolError::new(Kind::Busy, format!("{what} waited {} s for other calls", time.as_secs())));
+            }
+        };
+        let turn = turn.map_err(|error| ToolError::new(Kind::Internal, error.to_string()))?;
+        let stop = self.flag();
+        let own = Arc::clone(&stop);
+        let mut thread = tokio::task::spawn_blocking(move || {
+            // Also work that goes on after its call was answered has its turn.
+            let _turn = turn;
+            work(own)
+        });
+        let before = resident();
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let ended = loop {
+            tokio::select! {
+                done = &mut thread => {
+                    return done.unwrap_or_else(|_| Err(ToolError::new(Kind::Internal, format!("{what} failed"))));
+                }
+                () = context.ct.cancelled() => break Ended::Cancelled,
+                _ = tick.tick() => {
+                    if began.elapsed() > time {
+                        break Ended::TimedOut;
+                    }
+                    if resident().saturating_sub(before) > self.memory {
+                        break Ended::OutOfMemory;
+                    }
+                    tell(context, began.elapsed(), what).await;
+                }
+            }
+        };
+        stop.store(true, Ordering::Relaxed);
+        Err(match ended {
+            Ended::Cancelled => cancelled(),
+            Ended::TimedOut => {
+                ToolError::new(Kind::TimedOut, format!("{what} did not end within {} s", time.as_secs()))
+            }
+            Ended::OutOfMemory => {
+                ToolError::new(Kind::OutOfMemory, format!("{what} needed more than {} MiB", self.memory >> 20))
+            }
+        })
+    }
+}
+
+/// Tells the client how long the work has taken, if it wants to know.
+async fn tell(context: &RequestContext<RoleServer>, elapsed: Duration, what: &str) {
+    let Some(token) = context.meta.get_progress_token() else { return };
+    let elapsed = elapsed.as_secs_f64();
+    // What must grow with each message; how much there is to do is not known.
+    let progress = ProgressNotificationParam::new(token, elapsed).with_message(format!("{what}: {elapsed:.1} s"));
+    // Without a client, the call is cancelled.
+    let _ = context.peer.notify_progress(progress).await;
+}
+
+/// Bytes of memory that the process has; 0 if they are not known.
+fn resident() -> u64 {
+    let text = std::fs::read_to_string(Roots::default().proc.join("self/statm")).unwrap_or_default();
+    let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
+    pages.saturating_mul(rustix::param::page_size() as u64)
+}
