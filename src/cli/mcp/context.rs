@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
 
+use super::capturing::Capturing;
 use super::error::{Kind, ToolError};
 use super::page::Document;
 use super::paths::{Below, Place};
@@ -34,6 +35,7 @@ pub(super) struct Shared {
     recordings: Mutex<Recordings>,
     documents: Mutex<Documents>,
     pub(super) profiling: Profiling,
+    pub(super) capturing: Capturing,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -43,7 +45,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Shared {
     pub(super) fn new(root: Below, writable: Option<Below>, run_line: RunLine) -> Self {
         let (recordings, documents) = (Mutex::default(), Mutex::default());
-        Self { root, writable, run_line, recordings, documents, profiling: Profiling::default() }
+        Self {
+            root,
+            writable,
+            run_line,
+            recordings,
+            documents,
+            profiling: Profiling::default(),
+            capturing: Capturing::default(),
+        }
     }
 
     pub(super) fn recordings(&self) -> MutexGuard<'_, Recordings> {

@@ -1,18 +1,23 @@
 //! `scxprof mcp`: a server of the Model Context Protocol (<https://modelcontextprotocol.io>, specification 2025-11-25), by which an
 //! agent uses scxprof.
 
+mod capturing;
 mod context;
 mod error;
+mod http;
 mod page;
 mod paths;
 mod profiling;
 mod prompts;
 mod recordings;
+mod resources;
 mod server;
+mod subscriptions;
 mod tools;
 mod work;
 
 use std::fs::File;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +28,7 @@ use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::{RoleServer, ServiceExt};
 
 use self::context::Shared;
+use self::http::Token;
 use self::paths::Below;
 use self::server::Server;
 use self::work::Workers;
@@ -37,13 +43,14 @@ Examples:
   scxprof mcp                                    serve one client on stdin and stdout; clients start it so
   scxprof mcp --root /var/lib/recordings         read recordings there only
   scxprof mcp --allow-write out                  and let it write configurations and exports into ./out
+  scxprof mcp --listen 127.0.0.1:7878 --token-file token    serve several clients of this host
 docs/mcp.md has the configuration of clients, the tools and a session.";
 
 /// Bytes of a request.
 const MAX_REQUEST: usize = 1 << 20;
 /// How long work may take to end with the server.
 const END: Duration = Duration::from_secs(3);
-/// Between two looks at whether a signal came.
+/// Between two looks at whether a signal came or a time is over.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Serve an agent by the Model Context Protocol
@@ -59,6 +66,13 @@ pub(super) struct McpArgs {
     /// Memory by which a call may let the server grow before it is ended
     #[arg(long, value_name = "MIB", default_value = "1024", value_parser = clap::value_parser!(u64).range(64..))]
     max_memory: u64,
+    /// Serve several clients over streamable HTTP at http://ADDRESS/mcp instead of one on stdin and stdout; only of this host, and
+    /// only with the token
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
+    /// With --listen: the file whose text clients must send as `Authorization: Bearer TEXT` [default: $SCXPROF_MCP_TOKEN]
+    #[arg(long, value_name = "FILE", requires = "listen")]
+    token_file: Option<PathBuf>,
 }
 
 /// Serves until the client goes away or a signal comes.
@@ -68,29 +82,53 @@ pub(super) fn run(args: &McpArgs, stdout: Stdout, run_line: RunLine) -> Result<(
     };
     let root = below("--root", &args.root)?;
     let writable = args.allow_write.as_ref().map(|path| below("--allow-write", path)).transpose()?;
-    stdout.demand("there is nowhere to answer to")?;
+    let token = args.listen.map(|_| Token::read(args.token_file.as_deref()));
+    let token = token.transpose().map_err(Failure::Usage)?;
+    if token.is_none() {
+        stdout.demand("there is nowhere to answer to")?;
+    }
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let shared = Arc::new(Shared::new(root, writable, run_line));
     let workers = Arc::new(Workers::new(args.max_memory.saturating_mul(1 << 20)));
-    let server = Server::new(Arc::clone(&shared), Arc::clone(&workers));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("cannot start the server").map_err(Failure::Unsupported)?;
+    let make = {
+        let (shared, workers) = (Arc::clone(&shared), Arc::clone(&workers));
+        move || Server::new(Arc::clone(&shared), Arc::clone(&workers))
+    };
+    let listener = args.listen.map(|address| runtime.block_on(http::bind(address)));
+    let listener = listener.transpose().map_err(Failure::Usage)?;
     let served = runtime.block_on(async {
+        let serve = async {
+            match listener.zip(token) {
+                Some((listener, token)) => {
+                    say!("listening on http://{}/mcp", listener.local_addr().context("no address")?);
+                    http::serve(listener, token, make).await
+                }
+                None => stdio(make()).await,
+            }
+        };
         tokio::select! {
-            served = stdio(server) => served,
-            () = signalled(&signals) => Ok(()),
+            served = serve => served,
+            () = watch(&signals, &shared) => Ok(()),
         }
     });
     workers.stop();
     shared.profiling.end();
+    shared.capturing.end();
     runtime.shutdown_timeout(END);
     served.map_err(Failure::NoResult)
 }
 
-/// Waits for a signal.
-async fn signalled(signals: &Signals) {
+/// Waits for a signal; meanwhile it ends the capture when its time is over.
+async fn watch(signals: &Signals, shared: &Arc<Shared>) {
     while !signals.seen() {
         tokio::time::sleep(LOOK).await;
+        if shared.capturing.is_over() {
+            let shared = Arc::clone(shared);
+            // It waits for threads, for which clients must not wait.
+            let _ = tokio::task::spawn_blocking(move || drop(shared.capturing.stop())).await;
+        }
     }
 }
 

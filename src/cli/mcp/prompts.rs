@@ -19,8 +19,9 @@ const RECORDING: (&str, &str, bool) = (
 );
 const CONFIGURATION: (&str, &str, bool) = ("configuration", "The path of the configuration", true);
 
-/// Stands before each way.
-const BEGIN: &str = "Open the recording {recording} with open_recording. ";
+/// Stand before each way: with a recording, and without.
+const OPEN: &str = "Open the recording {recording} with open_recording. ";
+const CAPTURE: &str = "Capture this host with capture_start and use \"live\" as source. ";
 /// Stands after each.
 const END: &str =
     " Quote figures with their unit and say what was lost or uncertain (warnings, notes, confidence, intervals). \
@@ -91,7 +92,7 @@ const QUESTIONS: [Question; 9] = [
         name: "summarize_system",
         says: "Describes this host and what it runs",
         arguments: &[],
-        text: "Describe this host. Call doctor and topology, then profile_start for 10 seconds and profile_results by process. \
+        text: "Describe this host. Call doctor and topology, then capture_start, capture_status, scheduling_stats of \"live\" by process, and find_sharing of it. \
                Say in ten lines what runs, where, and what stands out.",
     },
 ];
@@ -117,7 +118,11 @@ pub(super) fn list() -> Vec<Prompt> {
 pub(super) fn get(name: &str, given: impl Fn(&str) -> Option<String>) -> Result<GetPromptResult, String> {
     let question = QUESTIONS.iter().find(|question| question.name == name);
     let question = question.ok_or_else(|| format!("no prompt is called \"{name}\""))?;
-    let begin = if question.arguments.iter().any(|it| it.0 == RECORDING.0) { BEGIN } else { "" };
+    let begin = match question.arguments.iter().find(|it| it.0 == RECORDING.0) {
+        Some((name, ..)) if given(name).is_some() => OPEN,
+        Some(_) => CAPTURE,
+        None => "",
+    };
     let mut text = format!("{begin}{}{END}", question.text);
     for (argument, _, is_needed) in question.arguments {
         let value = match given(argument) {

@@ -1,5 +1,6 @@
 //! The tools: a table of their names, descriptions, arguments and functions, one file per subject.
 
+mod capture;
 mod host;
 mod profile;
 mod recordings;
@@ -14,9 +15,15 @@ use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::{json, Map, Value};
 
+pub(super) use self::capture::status as capture_status;
+pub(super) use self::host::topology;
+pub(super) use self::profile::found as profile_results;
 use super::context::Context;
 use super::error::{Kind, ToolError};
 use super::page::{Document, DEFAULT_LIMIT, MAX_LIMIT};
+
+/// The source that is the capture of this host.
+const LIVE: &str = "live";
 
 /// What a tool does beside reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +72,11 @@ pub(super) fn tool<P: DeserializeOwned + JsonSchema>(
 }
 
 impl Tool {
+    /// Its result is made anew for the source "live".
+    fn of_source(self) -> Self {
+        self.live(|arguments| arguments["source"] == LIVE)
+    }
+
     fn live(mut self, is_live: fn(&Value) -> bool) -> Self {
         self.is_live = is_live;
         self
@@ -127,8 +139,15 @@ pub(super) const DEFAULT_TIME_S: u64 = 120;
 pub(super) fn tools() -> &'static [Tool] {
     static TOOLS: OnceLock<Vec<Tool>> = OnceLock::new();
     TOOLS.get_or_init(|| {
-        let of =
-            [recordings::tools(), sharing::tools(), sched::tools(), trace::tools(), profile::tools(), host::tools()];
+        let of = [
+            recordings::tools(),
+            sharing::tools(),
+            sched::tools(),
+            trace::tools(),
+            profile::tools(),
+            capture::tools(),
+            host::tools(),
+        ];
         of.into_iter().flatten().collect()
     })
 }

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::Value;
 
 use super::super::context::Context;
 use super::super::error::{Kind, ToolError};
 use super::super::page::Document;
 use super::super::profiling::Wanted;
+use super::capture::value;
 use super::{tool, Effect, Tool};
 use crate::cli::capture;
 use crate::cli::stacks::{self, unwind};
@@ -122,10 +122,6 @@ fn status(status: &ProfilerStatus) -> Result<Document, ToolError> {
     Ok(Document { value: value(status)?, ..Document::default() })
 }
 
-fn value(value: &impl serde::Serialize) -> Result<Value, ToolError> {
-    serde_json::to_value(value).map_err(|error| ToolError::new(Kind::Internal, error.to_string()))
-}
-
 fn start(context: &Context, start: &Start) -> Result<Document, ToolError> {
     let wrong = |message: String| ToolError::new(Kind::InvalidArguments, message);
     let roots = Roots::default();
@@ -160,14 +156,19 @@ fn start(context: &Context, start: &Start) -> Result<Document, ToolError> {
 }
 
 fn results(context: &Context, results: &Results) -> Result<Document, ToolError> {
-    let (state, profile, outcome) = context.shared.profiling.results()?;
     let by = match results.by {
         Groups::Symbol => By::Symbol,
         Groups::Thread => By::Thread,
         Groups::Process => By::Process,
         Groups::Cgroup => By::Cgroup,
     };
-    let value = stacks::value((by, MAX_LINES), state, &profile, &outcome);
+    found(context, (by, MAX_LINES))
+}
+
+/// What was found so far, as `stacks --json` has it.
+pub(in super::super) fn found(context: &Context, by: (By, usize)) -> Result<Document, ToolError> {
+    let (state, profile, outcome) = context.shared.profiling.results()?;
+    let value = stacks::value(by, state, &profile, &outcome);
     let value = value.map_err(|error| ToolError::new(Kind::Internal, error.to_string()))?;
     Ok(Document { value, notes: outcome.notes, warnings: Vec::new() })
 }

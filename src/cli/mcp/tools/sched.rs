@@ -5,9 +5,16 @@ use serde::Deserialize;
 use serde_json::{json, Value};
 
 use super::super::context::{Context, Line};
-use super::super::error::ToolError;
+use super::super::error::{Kind, ToolError};
 use super::super::page::Document;
-use super::{tool, Effect, Tool};
+use super::capture::value;
+use super::{tool, Effect, Tool, LIVE};
+use crate::session::{Live, Scheduling};
+use scxprof_sched::report::{self, Line as StatsLine};
+use scxprof_sched::wakers::report::Level as WakersLevel;
+
+/// Edges and preemptions of a capture.
+const MAX_EDGES: usize = 5_000;
 
 /// What a line is about.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -33,6 +40,20 @@ enum By {
 }
 
 impl By {
+    /// `None` for dispatch queues, which have other fields.
+    fn of_report(self) -> Option<report::By> {
+        match self {
+            Self::Cpu => Some(report::By::Cpu),
+            Self::Thread => Some(report::By::Thread),
+            Self::Process => Some(report::By::Process),
+            Self::Cgroup => Some(report::By::Cgroup),
+            Self::Cell => Some(report::By::Cell),
+            Self::Llc => Some(report::By::Llc),
+            Self::Node => Some(report::By::Node),
+            Self::Dsq => None,
+        }
+    }
+
     fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
@@ -69,6 +90,27 @@ enum Sort {
 }
 
 impl Sort {
+    /// What a line counts for, as `sched --sort` has it; the order of names is another.
+    fn rank(self, line: &StatsLine) -> u64 {
+        match self {
+            Self::Run => line.run.total_ns,
+            Self::Wait => line.wait.total_ns,
+            Self::Latency => line.latency.times.max_ns.unwrap_or(0),
+            Self::Switches => line.switches,
+            Self::Wakeups => line.wakeups,
+            Self::Migrations => line.migrations.total,
+            Self::Name => 0,
+        }
+    }
+
+    fn sort(self, lines: &mut [StatsLine]) {
+        if self == Self::Name {
+            lines.sort_by(|a, b| a.name.cmp(&b.name));
+        } else {
+            lines.sort_by_key(|line| std::cmp::Reverse(self.rank(line)));
+        }
+    }
+
     fn name(self) -> &'static str {
         match self {
             Self::Run => "run",
@@ -85,7 +127,7 @@ impl Sort {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Stats {
-    /// The id that open_recording returned, such as "r1".
+    /// The id that open_recording returned, such as "r1", or "live" for the capture of this host.
     source: String,
     /// What a line is about [default: process].
     #[serde(default)]
@@ -111,7 +153,7 @@ enum Level {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Wakers {
-    /// The id that open_recording returned, such as "r1".
+    /// The id that open_recording returned, such as "r1", or "live" for the capture of this host.
     source: String,
     /// What edges connect [default: thread].
     #[serde(default)]
@@ -123,7 +165,7 @@ struct Wakers {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Latency {
-    /// The id that open_recording returned, such as "r1".
+    /// The id that open_recording returned, such as "r1", or "live" for the capture of this host.
     source: String,
     /// How many threads and outliers to return [default: 20].
     count: Option<u32>,
@@ -139,7 +181,8 @@ pub(super) fn tools() -> Vec<Tool> {
              lost. Start here for \"why is it slow\" and for imbalance between CPUs (by=cpu).",
             Effect::Reads,
             stats,
-        ),
+        )
+        .of_source(),
         tool(
             "wakers",
             "Who wakes whom",
@@ -147,7 +190,8 @@ pub(super) fn tools() -> Vec<Tool> {
              and nodes, and chains of wakeups. For work that passes between threads and for scheduling dependencies.",
             Effect::Reads,
             wakers,
-        ),
+        )
+        .of_source(),
         tool(
             "latency_outliers",
             "Threads and moments that waited longest",
@@ -155,11 +199,82 @@ pub(super) fn tools() -> Vec<Tool> {
              each with thread, CPU and time in ns. For \"what causes the tail latency\"; then timeline shows what happened there.",
             Effect::Reads,
             latency,
-        ),
+        )
+        .of_source(),
     ]
 }
 
+/// What the scheduler did since its events are on in the capture; they are switched on if they are off.
+fn live<T>(
+    context: &Context,
+    by: &[report::By],
+    of: impl Fn(&Live, Scheduling) -> Result<Option<T>, ToolError>,
+) -> Result<T, ToolError> {
+    context.shared.capturing.look(|live| Ok(live.schedule(true)?))?;
+    let lacking = "the capture has no scheduling events yet: ask again after some seconds";
+    context.shared.capturing.wait(context, lacking, |live| match live.snapshot(by).scheduling {
+        // Without a whole window there is little to see.
+        Some(scheduling) if scheduling.events > 0 && scheduling.window_s > 0.0 => of(live, scheduling),
+        _ => Ok(None),
+    })
+}
+
+fn live_stats(context: &Context, stats: &Stats) -> Result<Document, ToolError> {
+    if let Some(path) = &stats.configuration {
+        let given = std::fs::read_to_string(context.existing(path)?);
+        let given = given.map_err(|error| ToolError::new(Kind::InvalidArguments, format!("{path}: {error}")))?;
+        let wrong = |error| ToolError::new(Kind::InvalidArguments, format!("{path}: {error}"));
+        context.shared.capturing.look(|live| live.load(Some((path.clone(), given))).map_err(wrong))?;
+    }
+    let by = stats.by.of_report();
+    let is_loaded = context
+        .shared
+        .capturing
+        .look(|live| Ok(live.score().is_some() || live.snapshot(&[]).configuration.is_some()))?;
+    if stats.by == By::Cell && !is_loaded {
+        return Err(ToolError::new(Kind::InvalidArguments, "by=cell needs a configuration, which has the cells"));
+    }
+    let by_list: Vec<report::By> = by.into_iter().collect();
+    let scheduling = live(context, &by_list, |_, scheduling| Ok(Some(scheduling)))?;
+    let mut value_of = json!({
+        "by": stats.by.name(),
+        "window_s": scheduling.window_s,
+        "total_s": scheduling.total_s,
+        "events": scheduling.events,
+        "lost": scheduling.lost,
+    });
+    if by.is_none() {
+        value_of["dsqs"] = value(&scheduling.dsqs)?;
+        value_of["dsqs_window"] = value(&scheduling.dsqs_window)?;
+    }
+    for mut lines in scheduling.lines {
+        stats.sort.sort(&mut lines.total);
+        stats.sort.sort(&mut lines.window);
+        value_of["lines"] = value(&lines.total)?;
+        value_of["lines_window"] = value(&lines.window)?;
+    }
+    Ok(Document { value: value_of, ..Document::default() })
+}
+
+fn live_wakers(context: &Context, level: Level) -> Result<Document, ToolError> {
+    let level = if level == Level::Class { WakersLevel::Class } else { WakersLevel::Thread };
+    let found = live(context, &[], |live, _| Ok(live.wakers(level, MAX_EDGES)))?;
+    Ok(Document { value: json!({ "wakers": value(&found)? }), ..Document::default() })
+}
+
+fn live_latency(context: &Context, count: usize) -> Result<Document, ToolError> {
+    let scheduling = live(context, &[report::By::Thread], |_, scheduling| Ok(Some(scheduling)))?;
+    let mut threads = scheduling.lines.into_iter().next().map(|lines| lines.total).unwrap_or_default();
+    Sort::Latency.sort(&mut threads);
+    threads.truncate(count);
+    let notes = vec!["single waits that are outliers are told of recordings alone".to_owned()];
+    Ok(Document { value: json!({ "threads": value(&threads)?, "outliers": null }), notes, warnings: Vec::new() })
+}
+
 fn stats(context: &Context, stats: &Stats) -> Result<Document, ToolError> {
+    if stats.source == LIVE {
+        return live_stats(context, stats);
+    }
     let recording = context.recording(&stats.source)?;
     let line = Line::new(&["sched", "--json", "--limit=0"]).option("--file", &recording.path);
     let line = line.option("--by", stats.by.name()).option("--sort", stats.sort.name());
@@ -174,6 +289,9 @@ fn with_configuration(context: &Context, line: Line, path: Option<&str>) -> Resu
 }
 
 fn wakers(context: &Context, wakers: &Wakers) -> Result<Document, ToolError> {
+    if wakers.source == LIVE {
+        return live_wakers(context, wakers.level);
+    }
     let recording = context.recording(&wakers.source)?;
     let level = if wakers.level == Level::Class { "class" } else { "thread" };
     let line = Line::new(&["sched", "--json", "--limit=0"]).option("--file", &recording.path).option("--wakers", level);
@@ -188,8 +306,12 @@ fn wakers(context: &Context, wakers: &Wakers) -> Result<Document, ToolError> {
 }
 
 fn latency(context: &Context, Latency { source, count }: &Latency) -> Result<Document, ToolError> {
+    let count = count.unwrap_or(20).clamp(1, 1000);
+    if source == LIVE {
+        return live_latency(context, count as usize);
+    }
     let recording = context.recording(source)?;
-    let count = count.unwrap_or(20).clamp(1, 1000).to_string();
+    let count = count.to_string();
     let line = Line::new(&["sched", "--json", "--by=thread", "--sort=latency"]);
     let stats = context.json(&line.option("--limit", &count).option("--file", &recording.path))?;
     let line = Line::new(&["trace", "analyze", "--json", "--only=outliers"]).option("--limit", &count);

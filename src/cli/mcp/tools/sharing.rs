@@ -1,5 +1,7 @@
 //! Tools about shared memory: who shares it, which configuration keeps sharers together, and what changed.
 
+use std::sync::Arc;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{json, Map, Value};
@@ -7,12 +9,18 @@ use serde_json::{json, Map, Value};
 use super::super::context::{Context, Line};
 use super::super::error::{Kind, ToolError};
 use super::super::page::Document;
-use super::{tool, Effect, Tool};
+use super::super::paths::Place;
+use super::capture::value;
+use super::{tool, Effect, Tool, LIVE};
+use crate::cli::input;
+use crate::config::{self, Placement, PlacementError};
+use crate::host::Roots;
+use crate::session::Analysis;
 
 /// The scheduler that a configuration is for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-enum Scheduler {
+pub(super) enum Scheduler {
     /// scx_mitosis: cells of cgroups, and subcells of threads by name.
     #[default]
     Mitosis,
@@ -21,6 +29,14 @@ enum Scheduler {
 }
 
 impl Scheduler {
+    /// As the configuration's own type.
+    pub(super) fn of_config(self) -> config::Scheduler {
+        match self {
+            Self::Mitosis => config::Scheduler::Mitosis,
+            Self::Layered => config::Scheduler::Layered,
+        }
+    }
+
     fn name(self) -> &'static str {
         match self {
             Self::Mitosis => "mitosis",
@@ -33,7 +49,7 @@ impl Scheduler {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Selected {
-    /// The id that open_recording returned, such as "r1".
+    /// The id that open_recording returned, such as "r1", or "live" for the capture of this host.
     source: String,
     /// Only threads whose name matches one of these regular expressions.
     #[serde(default)]
@@ -62,19 +78,50 @@ impl Selected {
         line.option_if("--target-cpus", self.target_cpus.as_ref()).options("--cell", &self.cells)
     }
 
+    /// The report of the last sharing window of the capture.
+    fn live(&self, context: &Context) -> Result<Document, ToolError> {
+        let selected = [!self.comm.is_empty(), !self.cgroup.is_empty(), !self.pid.is_empty(), self.from.is_some()];
+        if selected.contains(&true) || self.to.is_some() || self.target_cpus.is_some() || !self.cells.is_empty() {
+            return Err(only_of_recordings("a selection"));
+        }
+        let analysis = analysis(context)?;
+        let report = analysis.report().map_err(internal)?;
+        Ok(Document { value: value(&report)?, ..Document::default() })
+    }
+
     /// The report of the decision, as `report --json` prints it.
     fn report(&self, context: &Context) -> Result<Document, ToolError> {
+        if self.source == LIVE {
+            return self.live(context);
+        }
         let recording = context.recording(&self.source)?;
         let line = Line::new(&["report", "--json"]).option("--file", &recording.path);
         context.json(&self.add(line))
     }
 }
 
+/// Not of a capture, whose options capture_start takes.
+fn only_of_recordings(option: &str) -> ToolError {
+    ToolError::new(Kind::InvalidArguments, format!("{option} is of no use for a capture: give it to capture_start"))
+}
+
+/// What the last sharing window of the capture showed.
+fn analysis(context: &Context) -> Result<Arc<Analysis>, ToolError> {
+    let lacking =
+        "the capture has no sharing window with samples yet: ask again after some seconds, or capture busier threads";
+    context.shared.capturing.wait(context, lacking, |live| Ok(live.analysis()))
+}
+
+/// Not of the library's making: a bug.
+fn internal(error: impl std::fmt::Display) -> ToolError {
+    ToolError::new(Kind::Internal, error.to_string())
+}
+
 /// One group of a recording.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct OneGroup {
-    /// The id that open_recording returned, such as "r1".
+    /// The id that open_recording returned, such as "r1", or "live" for the capture of this host.
     source: String,
     /// The group: a subcell as "cell/subcell", or a part of its name, as find_sharing has them.
     group: String,
@@ -85,7 +132,7 @@ struct OneGroup {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Score {
-    /// The id that open_recording returned, such as "r1".
+    /// The id that open_recording returned, such as "r1", or "live" for the capture of this host.
     source: String,
     /// Paths of configurations of one scheduler below the root directory of the server.
     #[serde(default)]
@@ -99,7 +146,7 @@ struct Score {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Make {
-    /// The id that open_recording returned, such as "r1".
+    /// The id that open_recording returned, such as "r1", or "live" for the capture of this host.
     source: String,
     /// The scheduler that will read it [default: mitosis].
     #[serde(default)]
@@ -136,7 +183,8 @@ pub(super) fn tools() -> Vec<Tool> {
              explain_group; the hottest lines: hot_lines.",
             Effect::Reads,
             find_sharing,
-        ),
+        )
+        .of_source(),
         tool(
             "explain_group",
             "Why threads are a group",
@@ -144,7 +192,8 @@ pub(super) fn tools() -> Vec<Tool> {
              share with the names of variables and code, what it shares with other groups, and what was merged or left out and why.",
             Effect::Reads,
             explain_group,
-        ),
+        )
+        .of_source(),
         tool(
             "hot_lines",
             "Hottest shared cache lines, and false sharing",
@@ -153,7 +202,8 @@ pub(super) fn tools() -> Vec<Tool> {
              are lines that nearly all threads touch, which join no group.",
             Effect::Reads,
             hot_lines,
-        ),
+        )
+        .of_source(),
         tool(
             "score_configuration",
             "How good a configuration is",
@@ -162,7 +212,8 @@ pub(super) fn tools() -> Vec<Tool> {
              paths or a configuration.",
             Effect::Reads,
             score,
-        ),
+        )
+        .of_source(),
         tool(
             "make_configuration",
             "Make a configuration",
@@ -170,7 +221,8 @@ pub(super) fn tools() -> Vec<Tool> {
              and can be written to a file; it is never loaded into the kernel.",
             Effect::Writes,
             make,
-        ),
+        )
+        .of_source(),
         tool(
             "diff",
             "What changed between two recordings",
@@ -263,6 +315,9 @@ fn hot_lines(context: &Context, selected: &Selected) -> Result<Document, ToolErr
 
 fn score(context: &Context, score: &Score) -> Result<Document, ToolError> {
     let Score { source, paths, configuration, llcs } = score;
+    if source == LIVE {
+        return score_live(context, score);
+    }
     let recording = context.recording(source)?;
     let mut line = Line::new(&["score", "--json"]).option("--file", &recording.path);
     for path in paths {
@@ -298,15 +353,54 @@ fn score(context: &Context, score: &Score) -> Result<Document, ToolError> {
     Ok(document)
 }
 
+/// The same of what the capture found last.
+fn score_live(context: &Context, score: &Score) -> Result<Document, ToolError> {
+    let wrong = |error: PlacementError| ToolError::new(Kind::InvalidArguments, format!("configuration: {error}"));
+    let mut configurations: Vec<(String, Placement)> = Vec::new();
+    for path in &score.paths {
+        configurations.push((path.clone(), input::configuration("configuration", &context.existing(path)?)?));
+    }
+    if let Some(given) = &score.configuration {
+        let placement = Placement::parse(&given.to_string()).map_err(wrong)?;
+        configurations.push(("the given configuration".to_owned(), placement));
+    }
+    let schedulers: Vec<_> = configurations.iter().map(|it| it.1.scheduler()).collect();
+    if schedulers.is_empty() || schedulers.windows(2).any(|pair| pair.first() != pair.last()) {
+        return Err(ToolError::new(Kind::InvalidArguments, "give paths, or a configuration, of one scheduler"));
+    }
+    for (_, placement) in &mut configurations {
+        *placement = input::with_living_tasks(placement.clone(), &Roots::default());
+    }
+    let scored = analysis(context)?.score(&configurations, score.llcs.unwrap_or(2));
+    Ok(Document { value: value(&scored)?, notes: scored.notes, warnings: Vec::new() })
+}
+
 fn make(context: &Context, make: &Make) -> Result<Document, ToolError> {
     let place = make.write_to.as_deref().map(|path| context.new_place(path)).transpose()?;
+    if make.source == LIVE {
+        if make.target_cpus.is_some() || !make.cells.is_empty() {
+            return Err(only_of_recordings("target_cpus or cells"));
+        }
+        let analysis = analysis(context)?;
+        let refused = |error: crate::session::Error| ToolError::new(Kind::NoResult, error.to_string());
+        let (text, notes) = match make.scheduler {
+            Scheduler::Mitosis => (analysis.mitosis().map_err(refused)?, Vec::new()),
+            Scheduler::Layered => analysis.layered().map_err(refused)?,
+        };
+        let notes = notes.iter().map(ToString::to_string).collect();
+        return made(make.scheduler, &text, place.as_ref(), Document { notes, ..Document::default() });
+    }
     let recording = context.recording(&make.source)?;
     let line = Line::new(&["extract", "-o", "-"]).option("--file", &recording.path);
     let line = line.option("--target", make.scheduler.name()).option_if("--target-cpus", make.target_cpus.as_ref());
     let (text, document) = context.text(&line.options("--cell", &make.cells))?;
-    let configuration: Value =
-        serde_json::from_str(&text).map_err(|error| ToolError::new(Kind::Internal, error.to_string()))?;
-    let mut value = json!({ "scheduler": make.scheduler.name(), "configuration": configuration });
+    made(make.scheduler, &text, place.as_ref(), document)
+}
+
+/// A configuration as the result, after it was written if that is wanted.
+fn made(scheduler: Scheduler, text: &str, place: Option<&Place>, document: Document) -> Result<Document, ToolError> {
+    let configuration: Value = serde_json::from_str(text).map_err(internal)?;
+    let mut value = json!({ "scheduler": scheduler.name(), "configuration": configuration });
     if let Some(place) = place {
         place.write(&mut text.as_bytes())?;
         value["written"] = place.shown.display().to_string().into();

@@ -1,0 +1,209 @@
+//! `--listen`: the protocol over streamable HTTP on this host alone, for clients that have the token.
+
+use std::convert::Infallible;
+use std::io::Read;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{anyhow, Context as _};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{AUTHORIZATION, WWW_AUTHENTICATE};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
+use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use sha2::{Digest, Sha256};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+
+use super::server::Server;
+use super::MAX_REQUEST;
+use crate::host::open;
+
+/// Where the protocol is served.
+const PATH: &str = "/mcp";
+/// The variable that has the token if no file does.
+const VARIABLE: &str = "SCXPROF_MCP_TOKEN";
+/// Bytes of a token: fewer are guessed, more are a mistake.
+const TOKEN: std::ops::RangeInclusive<usize> = 16..=4096;
+/// Connections at a time, and sessions; others are refused.
+const MAX_CONNECTIONS: usize = 64;
+const MAX_SESSIONS: usize = 16;
+/// How long a client may take for the head of a request.
+const HEAD: Duration = Duration::from_secs(10);
+/// A session without a request for this long ends: its client may wait for a person.
+const IDLE: Duration = Duration::from_secs(30 * 60);
+/// Where pages of a browser may be from.
+const ORIGINS: [&str; 4] = ["http://localhost:*", "http://127.0.0.1:*", "https://localhost:*", "https://127.0.0.1:*"];
+
+type Answer = Response<BoxBody<Bytes, Infallible>>;
+
+/// What a client must have. Its own value is not kept.
+#[derive(Debug, Clone)]
+pub(super) struct Token([u8; 32]);
+
+impl Token {
+    /// The token of a file, or of the environment.
+    ///
+    /// # Errors
+    /// There is none, or it is too short.
+    pub(super) fn read(file: Option<&Path>) -> anyhow::Result<Self> {
+        let token = match file {
+            Some(path) => {
+                let mut token = Vec::new();
+                let file = open::regular(path).with_context(|| format!("--token-file {}", path.display()))?;
+                file.take(*TOKEN.end() as u64 + 2).read_to_end(&mut token)?;
+                token
+            }
+            None => match std::env::var_os(VARIABLE) {
+                Some(token) => token.into_encoded_bytes(),
+                None => {
+                    return Err(anyhow!(
+                        "--listen needs a token that clients send: --token-file FILE, or {VARIABLE} in the environment \
+                         (`openssl rand -hex 32 > FILE` makes one)"
+                    ));
+                }
+            },
+        };
+        let token = token.trim_ascii();
+        if !TOKEN.contains(&token.len()) || !token.iter().all(u8::is_ascii_graphic) {
+            return Err(anyhow!(
+                "the token must have {} to {} printable ASCII characters without spaces",
+                TOKEN.start(),
+                TOKEN.end()
+            ));
+        }
+        Ok(Self(Sha256::digest(token).into()))
+    }
+
+    /// True for the value of an Authorization header with this token (RFC 6750). It takes as long for each value of a length.
+    fn is_given(&self, header: &[u8]) -> bool {
+        let (scheme, token) = header.split_at_checked(7).unwrap_or_default();
+        let digest: [u8; 32] = Sha256::digest(token.trim_ascii()).into();
+        // Of digests, so that a difference says nothing of the token; the loop does not end early.
+        let differs = self.0.iter().zip(digest).fold(0, |differs, (a, b)| differs | (a ^ b));
+        scheme.eq_ignore_ascii_case(b"bearer ") && std::hint::black_box(differs) == 0
+    }
+}
+
+/// Listens on an address of this host.
+///
+/// # Errors
+/// Another host can reach the address, or it is taken.
+pub(super) async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    if !address.ip().is_loopback() {
+        return Err(anyhow!(
+            "--listen {address}: other hosts could reach it; only 127.0.0.1 and ::1 are served. For another host, forward the \
+             port: ssh -L"
+        ));
+    }
+    TcpListener::bind(address).await.with_context(|| format!("--listen {address}"))
+}
+
+/// Serves clients until the process ends.
+pub(super) async fn serve(
+    listener: TcpListener,
+    token: Token,
+    make: impl Fn() -> Server + Send + Sync + 'static,
+) -> anyhow::Result<()> {
+    let config =
+        StreamableHttpServerConfig::default().with_allowed_origins(ORIGINS).with_max_request_body_bytes(MAX_REQUEST);
+    let mut sessions = LocalSessionManager::default();
+    sessions.session_config.keep_alive = Some(IDLE);
+    let sessions = Arc::new(sessions);
+    let service = StreamableHttpService::new(move || Ok(make()), Arc::clone(&sessions), config);
+    let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            // Out of descriptors, for example: it may pass.
+            Err(error) => {
+                say!("note: a connection was not accepted: {error}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let Ok(connection) = Arc::clone(&connections).try_acquire_owned() else { continue };
+        let (service, sessions, token) = (service.clone(), Arc::clone(&sessions), token.clone());
+        tokio::spawn(async move {
+            let _connection = connection;
+            let answer = service_fn(move |request: Request<Incoming>| {
+                let (service, sessions, token) = (service.clone(), Arc::clone(&sessions), token.clone());
+                async move {
+                    let refused = refuse(&request, &token, &sessions).await;
+                    Ok::<Answer, Infallible>(match refused {
+                        Some(refused) => refused,
+                        None => service.handle(request).await,
+                    })
+                }
+            });
+            let mut http = hyper::server::conn::http1::Builder::new();
+            http.timer(TokioTimer::new()).header_read_timeout(HEAD);
+            // A client that breaks the connection is no error of ours.
+            let _ = http.serve_connection(TokioIo::new(stream), answer).await;
+        });
+    }
+}
+
+/// Why a request is not passed on.
+async fn refuse(request: &Request<Incoming>, token: &Token, sessions: &LocalSessionManager) -> Option<Answer> {
+    let header = request.headers().get(AUTHORIZATION);
+    if !header.is_some_and(|header| token.is_given(header.as_bytes())) {
+        let mut answer = plain(StatusCode::UNAUTHORIZED, "the header Authorization must be \"Bearer TOKEN\"");
+        answer.headers_mut().insert(WWW_AUTHENTICATE, hyper::header::HeaderValue::from_static("Bearer"));
+        return Some(answer);
+    }
+    if request.uri().path() != PATH {
+        return Some(plain(StatusCode::NOT_FOUND, "the protocol is served at /mcp"));
+    }
+    let is_new = request.method() == Method::POST && !request.headers().contains_key("mcp-session-id");
+    if is_new && sessions.sessions.read().await.len() >= MAX_SESSIONS {
+        return Some(plain(StatusCode::SERVICE_UNAVAILABLE, "there are too many sessions: end one with DELETE"));
+    }
+    None
+}
+
+fn plain(status: StatusCode, text: &'static str) -> Answer {
+    let mut answer = Response::new(Full::new(Bytes::from_static(text.as_bytes())).boxed());
+    *answer.status_mut() = status;
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_whole_token_opens() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("token");
+        std::fs::write(&file, "0123456789abcdef\n").unwrap();
+        let token = Token::read(Some(&file)).unwrap();
+        assert!(token.is_given(b"Bearer 0123456789abcdef") && token.is_given(b"bearer 0123456789abcdef "));
+        for wrong in
+            ["", "Bearer", "Bearer ", "Bearer 0123456789abcde", "Bearer 0123456789abcdef0", "Basic 0123456789abcdef"]
+        {
+            assert!(!token.is_given(wrong.as_bytes()), "{wrong}");
+        }
+        for short in ["", "0123456789abcde", "0123 456789abcdef", "0123456789abcde\u{e9}"] {
+            std::fs::write(&file, short).unwrap();
+            assert!(Token::read(Some(&file)).is_err(), "{short}");
+        }
+        assert!(Token::read(Some(&dir.path().join("none"))).is_err());
+    }
+
+    #[test]
+    fn other_hosts_are_not_served() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:0"] {
+            let bound = runtime.block_on(bind(address.parse().unwrap()));
+            assert!(bound.unwrap_err().to_string().contains("other hosts"), "{address}");
+        }
+        assert!(runtime.block_on(bind("127.0.0.1:0".parse().unwrap())).is_ok());
+    }
+}

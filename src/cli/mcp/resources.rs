@@ -1,0 +1,207 @@
+//! Resources: what is known now of this host, of its capture and of profiling, each by a URI that a client can subscribe to.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use serde_json::{json, Value};
+
+use super::context::{Context, Shared};
+use super::error::{Kind, ToolError};
+use super::page::Document;
+use super::tools::{capture_status, profile_results, topology};
+use crate::host::Roots;
+use crate::stacks::By as StackBy;
+use scxprof_sched::report::By;
+
+/// A resource.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Resource {
+    pub(super) uri: &'static str,
+    pub(super) name: &'static str,
+    pub(super) says: &'static str,
+    kind: ResourceKind,
+}
+
+/// Where it comes from.
+#[derive(Debug, Clone, Copy)]
+enum ResourceKind {
+    Topology,
+    Scheduler,
+    Capture,
+    ProfileStatus,
+    ProfileResults,
+    /// Statistics of the capture.
+    Stats(By),
+    Dsqs,
+}
+
+/// All resources.
+pub(super) const RESOURCES: [Resource; 13] = [
+    resource(
+        "scxprof://topology",
+        "topology",
+        "CPUs, last-level caches and nodes of this host",
+        ResourceKind::Topology,
+    ),
+    resource(
+        "scxprof://scheduler",
+        "scheduler",
+        "The sched_ext scheduler that is loaded, if any",
+        ResourceKind::Scheduler,
+    ),
+    resource("scxprof://capture", "capture", "What the capture of this host does", ResourceKind::Capture),
+    resource(
+        "scxprof://profile/status",
+        "profile status",
+        "Whether call stacks are profiled",
+        ResourceKind::ProfileStatus,
+    ),
+    resource(
+        "scxprof://profile/results",
+        "profile results",
+        "Functions and call stacks with the most samples",
+        ResourceKind::ProfileResults,
+    ),
+    resource("scxprof://stats/cpu", "CPUs", "Accesses and scheduling of each CPU", ResourceKind::Stats(By::Cpu)),
+    resource("scxprof://stats/llc", "caches", "The same of each last-level cache", ResourceKind::Stats(By::Llc)),
+    resource("scxprof://stats/node", "nodes", "The same of each NUMA node", ResourceKind::Stats(By::Node)),
+    resource("scxprof://stats/process", "processes", "The same of each process", ResourceKind::Stats(By::Process)),
+    resource("scxprof://stats/thread", "threads", "The same of each thread", ResourceKind::Stats(By::Thread)),
+    resource("scxprof://stats/cgroup", "cgroups", "The same of each cgroup", ResourceKind::Stats(By::Cgroup)),
+    resource(
+        "scxprof://stats/cell",
+        "cells",
+        "The same of each cell of a configuration",
+        ResourceKind::Stats(By::Cell),
+    ),
+    resource(
+        "scxprof://stats/dsq",
+        "dispatch queues",
+        "The dispatch queues of a sched_ext scheduler",
+        ResourceKind::Dsqs,
+    ),
+];
+
+const fn resource(uri: &'static str, name: &'static str, says: &'static str, kind: ResourceKind) -> Resource {
+    Resource { uri, name, says, kind }
+}
+
+/// The resource of this URI.
+pub(super) fn find(uri: &str) -> Option<&'static Resource> {
+    RESOURCES.iter().find(|resource| resource.uri == uri)
+}
+
+/// Functions and stacks of a profile.
+const MAX_LINES: usize = 1_000;
+
+impl Resource {
+    /// What it says now. Without a capture, its state says so.
+    ///
+    /// # Errors
+    /// As the tools that say the same.
+    pub(super) fn read(&self, context: &Context) -> Result<Document, ToolError> {
+        let capturing = &context.shared.capturing;
+        let of = |value: Value| Ok(Document { value, ..Document::default() });
+        let read = match self.kind {
+            ResourceKind::Topology => topology(),
+            ResourceKind::Scheduler => of(scheduler(&Roots::default())),
+            ResourceKind::Capture => capturing.snapshot(&[]).map(|snapshot| capture_status(&snapshot)),
+            ResourceKind::ProfileStatus => of(json_of(&context.shared.profiling.status())?),
+            ResourceKind::ProfileResults => profile_results(context, (StackBy::Symbol, MAX_LINES)),
+            ResourceKind::Stats(by) => capturing.snapshot(&[by]).and_then(|snapshot| {
+                let scheduling = snapshot.scheduling.as_ref().and_then(|it| it.lines.first());
+                of(json!({
+                    "state": snapshot.state,
+                    "at_unix": snapshot.at_unix,
+                    "elapsed_s": snapshot.elapsed_s,
+                    "window_s": snapshot.window_s,
+                    "accesses": snapshot.accesses.first().map(|it| json_of(&it.lines)).transpose()?,
+                    "scheduling": scheduling.map(json_of).transpose()?,
+                }))
+            }),
+            ResourceKind::Dsqs => capturing.snapshot(&[]).and_then(|snapshot| {
+                let scheduling = snapshot.scheduling.as_ref();
+                of(json!({
+                    "state": snapshot.state,
+                    "at_unix": snapshot.at_unix,
+                    "dsqs": scheduling.map(|it| json_of(&it.dsqs)).transpose()?,
+                    "dsqs_window": scheduling.map(|it| json_of(&it.dsqs_window)).transpose()?,
+                }))
+            }),
+        };
+        match read {
+            Err(error) if error.kind == Kind::NotRunning => of(json!({ "state": "idle", "message": error.message() })),
+            read => read,
+        }
+    }
+
+    /// A number that changes when it says something else.
+    pub(super) fn version(&self, shared: &Shared) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        match self.kind {
+            ResourceKind::Topology => topology().map(|document| document.value.to_string()).ok().hash(&mut hasher),
+            ResourceKind::Scheduler => scheduler(&Roots::default()).to_string().hash(&mut hasher),
+            ResourceKind::ProfileStatus | ResourceKind::ProfileResults => {
+                let status = shared.profiling.status();
+                (status.samples, status.elapsed_s.to_bits(), format!("{:?}", status.state)).hash(&mut hasher);
+            }
+            ResourceKind::Capture | ResourceKind::Stats(_) | ResourceKind::Dsqs => {
+                let snapshot = shared.capturing.snapshot(&[]).ok();
+                let facts = snapshot
+                    .map(|it| (it.losses.samples, it.scheduling.map(|it| it.events), format!("{:?}", it.state)));
+                facts.hash(&mut hasher);
+            }
+        }
+        hasher.finish()
+    }
+}
+
+fn json_of(value: &impl serde::Serialize) -> Result<Value, ToolError> {
+    serde_json::to_value(value).map_err(|error| ToolError::new(Kind::Internal, error.to_string()))
+}
+
+/// What the kernel says of sched_ext (kernel/sched/ext.c: its attributes in sysfs).
+fn scheduler(roots: &Roots) -> Value {
+    let dir = roots.sys.join("kernel/sched_ext");
+    let read = |name: &str| {
+        let bytes = crate::host::open::regular(&dir.join(name)).ok().and_then(|file| {
+            let mut bytes = Vec::new();
+            std::io::Read::read_to_end(&mut std::io::Read::take(file, 4096), &mut bytes).ok()?;
+            Some(bytes)
+        });
+        bytes.map(|bytes| String::from_utf8_lossy(bytes.trim_ascii()).into_owned())
+    };
+    json!({
+        "is_supported": dir.is_dir(),
+        "state": read("state"),
+        "name": read("root/ops"),
+        "switch_all": read("switch_all"),
+        "nr_rejected": read("nr_rejected"),
+        "enable_seq": read("enable_seq"),
+        "events": read("root/events"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_scheduler_is_read_below_its_root() {
+        let dir = tempfile::tempdir().unwrap();
+        let roots = Roots { sys: dir.path().into(), ..Roots::default() };
+        assert_eq!(scheduler(&roots)["is_supported"], false);
+        std::fs::create_dir_all(dir.path().join("kernel/sched_ext/root")).unwrap();
+        std::fs::write(dir.path().join("kernel/sched_ext/state"), "enabled\n").unwrap();
+        std::fs::write(dir.path().join("kernel/sched_ext/root/ops"), "mitosis\n").unwrap();
+        let now = scheduler(&roots);
+        assert_eq!((&now["state"], &now["name"], &now["events"]), (&json!("enabled"), &json!("mitosis"), &Value::Null));
+    }
+
+    #[test]
+    fn each_resource_is_found_by_its_uri() {
+        for resource in &RESOURCES {
+            assert_eq!(find(resource.uri).unwrap().name, resource.name);
+        }
+        assert!(find("scxprof://none").is_none());
+    }
+}
