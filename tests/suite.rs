@@ -10,6 +10,8 @@ mod fleet;
 mod hardware;
 mod html;
 mod library;
+#[cfg(feature = "mcp")]
+mod mcp;
 mod operand;
 mod package;
 mod placement;

@@ -75,21 +75,26 @@ struct Common {
 /// Takes the common arguments out of the others.
 fn common(arguments: &mut Map<String, Value>) -> Result<Common, ToolError> {
     let wrong = |message: String| ToolError::new(Kind::InvalidArguments, message);
-    let mut number = |name: &str, default: u64, most: u64| match arguments.remove(name) {
-        None | Some(Value::Null) => Ok(default),
-        Some(value) => match value.as_u64().filter(|it| (1..=most).contains(it)) {
-            Some(number) => Ok(number),
-            None => Err(wrong(format!("{name}: it must be a whole number from 1 to {most}"))),
+    let limit = match arguments.remove("limit") {
+        None | Some(Value::Null) => page::DEFAULT_LIMIT,
+        Some(value) => match value.as_u64().and_then(|limit| usize::try_from(limit).ok()) {
+            Some(limit) if (1..=page::MAX_LIMIT).contains(&limit) => limit,
+            _ => return Err(wrong(format!("limit: it must be a whole number from 1 to {}", page::MAX_LIMIT))),
         },
     };
-    let limit = number("limit", page::DEFAULT_LIMIT as u64, page::MAX_LIMIT as u64)?;
-    let time = number("time_limit_s", DEFAULT_TIME_S, MAX_TIME_S)?;
+    let time = match arguments.remove("time_limit_s") {
+        None | Some(Value::Null) => DEFAULT_TIME_S.into(),
+        Some(value) => match value.as_f64() {
+            Some(time) if (0.1..=f64::from(MAX_TIME_S)).contains(&time) => time,
+            _ => return Err(wrong(format!("time_limit_s: it must be a number from 0.1 to {MAX_TIME_S}"))),
+        },
+    };
     let cursor = match arguments.remove("cursor") {
         None | Some(Value::Null) => None,
         Some(Value::String(text)) => Some(Cursor::parse(&text)?),
         Some(_) => return Err(wrong("cursor: it must be a text".to_owned())),
     };
-    Ok(Common { limit: usize::try_from(limit).unwrap_or(page::MAX_LIMIT), cursor, time: Duration::from_secs(time) })
+    Ok(Common { limit, cursor, time: Duration::from_secs_f64(time) })
 }
 
 impl Server {
@@ -231,7 +236,7 @@ impl ServerHandler for Server {
         let resource = resources::find(&request.uri).ok_or_else(|| unknown_resource(&request.uri))?;
         let (shared, client) = (Arc::clone(&self.shared), self.client.number);
         let read = move |stop| resource.read(&Context { shared, client, stop });
-        let time = Duration::from_secs(DEFAULT_TIME_S);
+        let time = Duration::from_secs(DEFAULT_TIME_S.into());
         let read = self.workers.run(&context, time, resource.uri, read).await;
         let answer = read.and_then(|document| page::answer(&document, 0, page::DEFAULT_LIMIT, None));
         let answer =

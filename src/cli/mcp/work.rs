@@ -70,7 +70,7 @@ impl Workers {
             turn = Arc::clone(&self.turns).acquire_owned() => turn,
             () = context.ct.cancelled() => return Err(cancelled()),
             () = tokio::time::sleep(time) => {
-                return Err(ToolError::new(Kind::Busy, format!("{what} waited {} s for other calls", time.as_secs())));
+                return Err(ToolError::new(Kind::Busy, format!("{what} waited {} s for other calls", time.as_secs_f64())));
             }
         };
         let turn = turn.map_err(|error| ToolError::new(Kind::Internal, error.to_string()))?;
@@ -84,16 +84,16 @@ impl Workers {
         let before = resident();
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let over = tokio::time::sleep(time.saturating_sub(began.elapsed()));
+        tokio::pin!(over);
         let ended = loop {
             tokio::select! {
                 done = &mut thread => {
                     return done.unwrap_or_else(|_| Err(ToolError::new(Kind::Internal, format!("{what} failed"))));
                 }
                 () = context.ct.cancelled() => break Ended::Cancelled,
+                () = &mut over => break Ended::TimedOut,
                 _ = tick.tick() => {
-                    if began.elapsed() > time {
-                        break Ended::TimedOut;
-                    }
                     if resident().saturating_sub(before) > self.memory {
                         break Ended::OutOfMemory;
                     }
@@ -105,7 +105,7 @@ impl Workers {
         Err(match ended {
             Ended::Cancelled => cancelled(),
             Ended::TimedOut => {
-                ToolError::new(Kind::TimedOut, format!("{what} did not end within {} s", time.as_secs()))
+                ToolError::new(Kind::TimedOut, format!("{what} did not end within {} s", time.as_secs_f64()))
             }
             Ended::OutOfMemory => {
                 ToolError::new(Kind::OutOfMemory, format!("{what} needed more than {} MiB", self.memory >> 20))

@@ -106,7 +106,8 @@ fn schema<P: JsonSchema>() -> Map<String, Value> {
         let integer = |description: &str, most: u64| json!({ "type": "integer", "minimum": 1, "maximum": most, "description": description });
         properties.insert("limit".into(), integer(&limit, MAX_LIMIT as u64));
         properties.insert("cursor".into(), json!({ "type": "string", "description": cursor }));
-        properties.insert("time_limit_s".into(), integer(&time, MAX_TIME_S));
+        let number = json!({ "type": "number", "minimum": 0.1, "maximum": MAX_TIME_S, "description": time });
+        properties.insert("time_limit_s".into(), number);
     }
     schema.insert("additionalProperties".into(), false.into());
     schema
@@ -132,8 +133,8 @@ fn shorten(schema: &mut Value) {
 }
 
 /// How long a call may take at most, and how long unless it says otherwise, in s.
-pub(super) const MAX_TIME_S: u64 = 1800;
-pub(super) const DEFAULT_TIME_S: u64 = 120;
+pub(super) const MAX_TIME_S: u32 = 1800;
+pub(super) const DEFAULT_TIME_S: u32 = 120;
 
 /// All tools.
 pub(super) fn tools() -> &'static [Tool] {
