@@ -12,7 +12,8 @@ use clap::ArgMatches;
 
 /// The options and arguments that name what a command reads. With the next two lists these are all that name a path; a test sees
 /// to it.
-const INPUTS: &[&str] = &["file", "profile", "diff", "config", "configs", "compare", "a", "b", "files", "scored"];
+const INPUTS: &[&str] =
+    &["file", "profile", "diff", "config", "configs", "compare", "a", "b", "files", "scored", "token_file"];
 /// Those that name a file that a command writes, by the names that a user knows.
 const OUTPUTS: &[(&str, &str)] = &[
     ("output", "-o"),
@@ -111,6 +112,8 @@ mod tests {
         ("cgroup_parent", "a cgroup"),
         ("hints_map", "a BPF map"),
         ("split_by", "a new directory"),
+        ("root", "a directory that clients name files in"),
+        ("allow_write", "a directory that gets new files only"),
     ];
 
     fn each(command: &Command, seen: &mut dyn FnMut(&Command)) {

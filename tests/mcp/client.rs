@@ -26,6 +26,7 @@ pub struct Client {
     schemas: BTreeMap<String, (Value, Value)>,
 }
 
+#[allow(clippy::needless_pass_by_value)] // Messages are made where they are sent.
 impl Client {
     /// Starts a server and greets it.
     pub fn start(root: &Path, args: &[&str]) -> Self {

@@ -1,5 +1,6 @@
 //! `scxprof mcp --listen`: several clients at once, each with the token.
 
+use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
@@ -41,10 +42,10 @@ impl Server {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut head = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
         if !headers.iter().any(|(name, _)| *name == "Host") {
-            head += &format!("Host: {}\r\n", self.address);
+            let _ = write!(head, "Host: {}\r\n", self.address);
         }
         for (name, value) in headers {
-            head += &format!("{name}: {value}\r\n");
+            let _ = write!(head, "{name}: {value}\r\n");
         }
         stream.write_all(format!("{head}\r\n{body}").as_bytes()).unwrap();
         let mut answer = Vec::new();
@@ -77,6 +78,7 @@ struct Session<'a> {
     requests: u64,
 }
 
+#[allow(clippy::needless_pass_by_value)] // Messages are made where they are sent.
 impl<'a> Session<'a> {
     fn start(server: &'a Server) -> Self {
         let mut session = Self { server, id: String::new(), requests: 0 };
@@ -84,7 +86,7 @@ impl<'a> Session<'a> {
             session.post(&json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello() }));
         assert_eq!(status, 200, "{body}");
         let id = head.lines().find_map(|line| line.strip_prefix("mcp-session-id: ")).unwrap();
-        session.id = id.trim().to_owned();
+        id.trim().clone_into(&mut session.id);
         session.post(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }));
         session
     }

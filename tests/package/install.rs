@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 const SCXPROF: &str = env!("CARGO_BIN_EXE_scxprof");
 /// 2026-11-21.
 const DATE: &str = "1795219200";
-const PAGES: [&str; 22] = [
+const PAGES: [&str; 23] = [
     "",
     "-run",
     "-record",
@@ -29,6 +29,7 @@ const PAGES: [&str; 22] = [
     "-score",
     "-merge",
     "-watch",
+    "-mcp",
     "-doctor",
     "-completions",
 ];

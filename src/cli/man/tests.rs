@@ -36,6 +36,7 @@ fn each_subcommand_has_a_page_in_the_usual_order() {
                 "scxprof-merge.1",
                 "scxprof-watch.1",
                 "scxprof-top.1",
+                "scxprof-mcp.1",
                 "scxprof-doctor.1",
                 "scxprof-completions.1"
             ]

@@ -222,6 +222,18 @@ const TOP: Page = Page {
         ("/var/run/scx/root/stats", "The socket over which a sched_ext scheduler gives its figures"),
     ],
     see_also: &["top(1)", "perf-top(1)"],
+const MCP: Page = Page {
+    description: &[
+        "Serves an agent by the Model Context Protocol: tools that open recordings or capture this host, and say who shares memory, \
+         how good a configuration is and what the scheduler does. Clients start it and speak with it on its stdin and stdout; with \
+         `--listen` it serves several clients of this host over HTTP.",
+        "Paths are read only below `--root`. No file is written without `--allow-write`, and nothing loads a scheduler. It ends with \
+         its client, or at SIGINT or SIGTERM.",
+    ],
+    samples: true,
+    environment: &[("SCXPROF_MCP_TOKEN", "What clients must send, with --listen and without --token-file."), TMPDIR],
+    files: &[PARANOID, PMUS, TRACING],
+    see_also: &["openat2(2)"],
 };
 
 const DOCTOR: Page = Page {
@@ -257,6 +269,7 @@ pub(super) fn of(subcommand: &str) -> &'static Page {
         "merge" => &MERGE,
         "watch" => &WATCH,
         "top" => &TOP,
+        "mcp" => &MCP,
         "doctor" => &DOCTOR,
         "completions" => &COMPLETIONS,
         _ => &ALL,

@@ -1,10 +1,9 @@
 //! The capture of this host that tools start, look at and stop: one at a time, for a bounded time, and no longer than its client.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
-use super::context::Context;
 use super::error::{Kind, ToolError};
 use crate::session::{HostOptions, Live, LiveError, LiveOptions, LiveState, Snapshot};
 use scxprof_sched::report::By;
@@ -101,7 +100,7 @@ impl Capturing {
     /// As [`Self::look`]; [`Kind::NoResult`] with `lacking` if there is nothing.
     pub(super) fn wait<T>(
         &self,
-        context: &Context,
+        stop: &AtomicBool,
         lacking: &str,
         look: impl Fn(&Live) -> Result<Option<T>, ToolError>,
     ) -> Result<T, ToolError> {
@@ -115,7 +114,7 @@ impl Capturing {
             if let Some(found) = found {
                 return Ok(found);
             }
-            let is_late = began.elapsed() > PATIENCE || context.stop.load(Ordering::Relaxed);
+            let is_late = began.elapsed() > PATIENCE || stop.load(Ordering::Relaxed);
             if has_ended || is_late {
                 return Err(ToolError::new(Kind::NoResult, lacking));
             }

@@ -1,5 +1,6 @@
 //! Answers of bounded size: long lists are cut, what was cut is said, and a cursor asks for the rest.
 
+use serde::Serialize;
 use serde_json::{json, Map, Value};
 
 use super::error::{Kind, ToolError};
@@ -10,6 +11,8 @@ pub(super) const DEFAULT_LIMIT: usize = 100;
 pub(super) const MAX_LIMIT: usize = 1000;
 /// Bytes of an answer as JSON. With fewer elements it is made to fit.
 const MAX_ANSWER: usize = 64 << 10;
+/// A list of so few numbers is one thing, such as a range, and is not cut.
+const FEW: usize = 16;
 /// Cut lists that an answer tells one by one.
 const MAX_CUTS: usize = 20;
 
@@ -22,6 +25,11 @@ pub(super) struct Document {
     pub(super) notes: Vec<String>,
     /// What limits the worth of the result.
     pub(super) warnings: Vec<String>,
+}
+
+/// Data of the library as the command line prints them.
+pub(super) fn value_of(data: &impl Serialize) -> Result<Value, ToolError> {
+    serde_json::to_value(data).map_err(|error| ToolError::new(Kind::Internal, error.to_string()))
 }
 
 /// Where in a list of a document the next page begins.
@@ -70,6 +78,7 @@ impl Cuts {
     /// The first `limit` elements of each list.
     fn cut(&mut self, value: &Value, limit: usize, at: &str) -> Value {
         match value {
+            Value::Array(list) if list.len() <= FEW && list.iter().all(Value::is_number) => value.clone(),
             Value::Array(list) => self.page(list, 0, limit, at),
             Value::Object(fields) => {
                 let cut = |(name, value): (&String, &Value)| {
@@ -194,7 +203,7 @@ mod tests {
     use super::*;
 
     fn document(rows: usize) -> Document {
-        let row = |number: usize| json!({ "n": number, "inner": (0..5).collect::<Vec<_>>() });
+        let row = |number: usize| json!({ "n": number, "inner": (0..20).collect::<Vec<_>>(), "range": [0, 8] });
         let rows: Vec<Value> = (0..rows).map(row).collect();
         Document { value: json!({ "a/b": rows, "x": 1, "evil\u{202e}": "\u{1b}[2J" }), ..Document::default() }
     }
@@ -222,10 +231,11 @@ mod tests {
     fn lists_within_rows_have_cursors_of_their_own() {
         let document = document(4);
         let cut = answer(&document, 1, 3, None).unwrap();
+        assert_eq!(cut["result"]["a/b"][0]["range"], json!([0, 8]));
         let lists: Vec<_> = cut["cut"].as_array().unwrap().iter().map(|it| it["list"].as_str().unwrap()).collect();
         assert_eq!(lists, ["/a~1b/0/inner", "/a~1b/1/inner", "/a~1b/2/inner", "/a~1b"]);
-        let page = answer(&document, 1, 3, Some(&Cursor::parse("1:3:/a~1b/2/inner").unwrap())).unwrap();
-        assert_eq!(page["page"], json!({ "list": "/a~1b/2/inner", "from": 3, "total": 5, "rows": [3, 4] }));
+        let page = answer(&document, 1, 3, Some(&Cursor::parse("1:18:/a~1b/2/inner").unwrap())).unwrap();
+        assert_eq!(page["page"], json!({ "list": "/a~1b/2/inner", "from": 18, "total": 20, "rows": [18, 19] }));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use serde_json::{json, Value};
 
 use super::context::{Context, Shared};
 use super::error::{Kind, ToolError};
-use super::page::Document;
+use super::page::{value_of, Document};
 use super::tools::{capture_status, profile_results, topology};
 use crate::host::Roots;
 use crate::stacks::By as StackBy;
@@ -105,7 +105,7 @@ impl Resource {
             ResourceKind::Topology => topology(),
             ResourceKind::Scheduler => of(scheduler(&Roots::default())),
             ResourceKind::Capture => capturing.snapshot(&[]).map(|snapshot| capture_status(&snapshot)),
-            ResourceKind::ProfileStatus => of(json_of(&context.shared.profiling.status())?),
+            ResourceKind::ProfileStatus => of(value_of(&context.shared.profiling.status())?),
             ResourceKind::ProfileResults => profile_results(context, (StackBy::Symbol, MAX_LINES)),
             ResourceKind::Stats(by) => capturing.snapshot(&[by]).and_then(|snapshot| {
                 let scheduling = snapshot.scheduling.as_ref().and_then(|it| it.lines.first());
@@ -114,8 +114,8 @@ impl Resource {
                     "at_unix": snapshot.at_unix,
                     "elapsed_s": snapshot.elapsed_s,
                     "window_s": snapshot.window_s,
-                    "accesses": snapshot.accesses.first().map(|it| json_of(&it.lines)).transpose()?,
-                    "scheduling": scheduling.map(json_of).transpose()?,
+                    "accesses": snapshot.accesses.first().map(|it| value_of(&it.lines)).transpose()?,
+                    "scheduling": scheduling.map(value_of).transpose()?,
                 }))
             }),
             ResourceKind::Dsqs => capturing.snapshot(&[]).and_then(|snapshot| {
@@ -123,8 +123,8 @@ impl Resource {
                 of(json!({
                     "state": snapshot.state,
                     "at_unix": snapshot.at_unix,
-                    "dsqs": scheduling.map(|it| json_of(&it.dsqs)).transpose()?,
-                    "dsqs_window": scheduling.map(|it| json_of(&it.dsqs_window)).transpose()?,
+                    "dsqs": scheduling.map(|it| value_of(&it.dsqs)).transpose()?,
+                    "dsqs_window": scheduling.map(|it| value_of(&it.dsqs_window)).transpose()?,
                 }))
             }),
         };
@@ -153,10 +153,6 @@ impl Resource {
         }
         hasher.finish()
     }
-}
-
-fn json_of(value: &impl serde::Serialize) -> Result<Value, ToolError> {
-    serde_json::to_value(value).map_err(|error| ToolError::new(Kind::Internal, error.to_string()))
 }
 
 /// What the kernel says of sched_ext (kernel/sched/ext.c: its attributes in sysfs).

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{json, Value};
+use serde_json::json;
 
 use super::super::context::Context;
 use super::super::error::{Kind, ToolError};
 use super::super::page::Document;
-use super::sharing::Scheduler;
+use super::scheduler::Scheduler;
 use super::{tool, Effect, Tool};
 use crate::cli::decision::{cache, SCXPROF};
 use crate::config::CellOptions;
@@ -174,9 +174,4 @@ fn start(context: &Context, start: &Start) -> Result<Document, ToolError> {
     let host = HostOptions { whose, raise_open_files: true, ..host };
     let started = context.shared.capturing.start(context.client, time, options, host, start.scheduling)?;
     Ok(status(&started))
-}
-
-/// A value of the library as JSON.
-pub(super) fn value(value: &impl serde::Serialize) -> Result<Value, ToolError> {
-    serde_json::to_value(value).map_err(|error| ToolError::new(Kind::Internal, error.to_string()))
 }

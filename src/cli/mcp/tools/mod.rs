@@ -5,6 +5,7 @@ mod host;
 mod profile;
 mod recordings;
 mod sched;
+mod scheduler;
 mod sharing;
 mod trace;
 

@@ -7,9 +7,8 @@ use serde::Deserialize;
 
 use super::super::context::Context;
 use super::super::error::{Kind, ToolError};
-use super::super::page::Document;
+use super::super::page::{value_of, Document};
 use super::super::profiling::Wanted;
-use super::capture::value;
 use super::{tool, Effect, Tool};
 use crate::cli::capture;
 use crate::cli::stacks::{self, unwind};
@@ -119,7 +118,7 @@ pub(super) fn tools() -> Vec<Tool> {
 }
 
 fn status(status: &ProfilerStatus) -> Result<Document, ToolError> {
-    Ok(Document { value: value(status)?, ..Document::default() })
+    Ok(Document { value: value_of(status)?, ..Document::default() })
 }
 
 fn start(context: &Context, start: &Start) -> Result<Document, ToolError> {

@@ -6,8 +6,7 @@ use serde_json::{json, Value};
 
 use super::super::context::{Context, Line};
 use super::super::error::{Kind, ToolError};
-use super::super::page::Document;
-use super::capture::value;
+use super::super::page::{value_of, Document};
 use super::{tool, Effect, Tool, LIVE};
 use crate::session::{Live, Scheduling};
 use scxprof_sched::report::{self, Line as StatsLine};
@@ -212,7 +211,7 @@ fn live<T>(
 ) -> Result<T, ToolError> {
     context.shared.capturing.look(|live| Ok(live.schedule(true)?))?;
     let lacking = "the capture has no scheduling events yet: ask again after some seconds";
-    context.shared.capturing.wait(context, lacking, |live| match live.snapshot(by).scheduling {
+    context.shared.capturing.wait(&context.stop, lacking, |live| match live.snapshot(by).scheduling {
         // Without a whole window there is little to see.
         Some(scheduling) if scheduling.events > 0 && scheduling.window_s > 0.0 => of(live, scheduling),
         _ => Ok(None),
@@ -236,7 +235,7 @@ fn live_stats(context: &Context, stats: &Stats) -> Result<Document, ToolError> {
     }
     let by_list: Vec<report::By> = by.into_iter().collect();
     let scheduling = live(context, &by_list, |_, scheduling| Ok(Some(scheduling)))?;
-    let mut value_of = json!({
+    let mut found = json!({
         "by": stats.by.name(),
         "window_s": scheduling.window_s,
         "total_s": scheduling.total_s,
@@ -244,22 +243,22 @@ fn live_stats(context: &Context, stats: &Stats) -> Result<Document, ToolError> {
         "lost": scheduling.lost,
     });
     if by.is_none() {
-        value_of["dsqs"] = value(&scheduling.dsqs)?;
-        value_of["dsqs_window"] = value(&scheduling.dsqs_window)?;
+        found["dsqs"] = value_of(&scheduling.dsqs)?;
+        found["dsqs_window"] = value_of(&scheduling.dsqs_window)?;
     }
     for mut lines in scheduling.lines {
         stats.sort.sort(&mut lines.total);
         stats.sort.sort(&mut lines.window);
-        value_of["lines"] = value(&lines.total)?;
-        value_of["lines_window"] = value(&lines.window)?;
+        found["lines"] = value_of(&lines.total)?;
+        found["lines_window"] = value_of(&lines.window)?;
     }
-    Ok(Document { value: value_of, ..Document::default() })
+    Ok(Document { value: found, ..Document::default() })
 }
 
 fn live_wakers(context: &Context, level: Level) -> Result<Document, ToolError> {
     let level = if level == Level::Class { WakersLevel::Class } else { WakersLevel::Thread };
     let found = live(context, &[], |live, _| Ok(live.wakers(level, MAX_EDGES)))?;
-    Ok(Document { value: json!({ "wakers": value(&found)? }), ..Document::default() })
+    Ok(Document { value: json!({ "wakers": value_of(&found)? }), ..Document::default() })
 }
 
 fn live_latency(context: &Context, count: usize) -> Result<Document, ToolError> {
@@ -268,7 +267,7 @@ fn live_latency(context: &Context, count: usize) -> Result<Document, ToolError> 
     Sort::Latency.sort(&mut threads);
     threads.truncate(count);
     let notes = vec!["single waits that are outliers are told of recordings alone".to_owned()];
-    Ok(Document { value: json!({ "threads": value(&threads)?, "outliers": null }), notes, warnings: Vec::new() })
+    Ok(Document { value: json!({ "threads": value_of(&threads)?, "outliers": null }), notes, warnings: Vec::new() })
 }
 
 fn stats(context: &Context, stats: &Stats) -> Result<Document, ToolError> {

@@ -8,42 +8,14 @@ use serde_json::{json, Map, Value};
 
 use super::super::context::{Context, Line};
 use super::super::error::{Kind, ToolError};
-use super::super::page::Document;
+use super::super::page::{value_of, Document};
 use super::super::paths::Place;
-use super::capture::value;
+use super::scheduler::Scheduler;
 use super::{tool, Effect, Tool, LIVE};
 use crate::cli::input;
-use crate::config::{self, Placement, PlacementError};
+use crate::config::{Placement, PlacementError};
 use crate::host::Roots;
 use crate::session::Analysis;
-
-/// The scheduler that a configuration is for.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Scheduler {
-    /// scx_mitosis: cells of cgroups, and subcells of threads by name.
-    #[default]
-    Mitosis,
-    /// scx_layered: layers of threads.
-    Layered,
-}
-
-impl Scheduler {
-    /// As the configuration's own type.
-    pub(super) fn of_config(self) -> config::Scheduler {
-        match self {
-            Self::Mitosis => config::Scheduler::Mitosis,
-            Self::Layered => config::Scheduler::Layered,
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Mitosis => "mitosis",
-            Self::Layered => "layered",
-        }
-    }
-}
 
 /// Which recording, and which threads and time of it.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -86,7 +58,7 @@ impl Selected {
         }
         let analysis = analysis(context)?;
         let report = analysis.report().map_err(internal)?;
-        Ok(Document { value: value(&report)?, ..Document::default() })
+        Ok(Document { value: value_of(&report)?, ..Document::default() })
     }
 
     /// The report of the decision, as `report --json` prints it.
@@ -109,7 +81,7 @@ fn only_of_recordings(option: &str) -> ToolError {
 fn analysis(context: &Context) -> Result<Arc<Analysis>, ToolError> {
     let lacking =
         "the capture has no sharing window with samples yet: ask again after some seconds, or capture busier threads";
-    context.shared.capturing.wait(context, lacking, |live| Ok(live.analysis()))
+    context.shared.capturing.wait(&context.stop, lacking, |live| Ok(live.analysis()))
 }
 
 /// Not of the library's making: a bug.
@@ -372,7 +344,7 @@ fn score_live(context: &Context, score: &Score) -> Result<Document, ToolError> {
         *placement = input::with_living_tasks(placement.clone(), &Roots::default());
     }
     let scored = analysis(context)?.score(&configurations, score.llcs.unwrap_or(2));
-    Ok(Document { value: value(&scored)?, notes: scored.notes, warnings: Vec::new() })
+    Ok(Document { value: value_of(&scored)?, notes: scored.notes, warnings: Vec::new() })
 }
 
 fn make(context: &Context, make: &Make) -> Result<Document, ToolError> {
