@@ -141,7 +141,7 @@ servers() {
 
 need make
 need cc
-# For the BPF programs of task hints; `cargo build --no-default-features --features cli` does without.
+# For the BPF programs of task hints; `cargo build --no-default-features --features cli,mcp` does without.
 need clang
 need pkg-config
 need libelf elf
