@@ -200,7 +200,53 @@ pub(super) fn schema() -> Map<String, Value> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    /// Any document with long lists.
+    fn documents() -> impl Strategy<Value = Value> {
+        let leaf =
+            prop_oneof![any::<u32>().prop_map(Value::from), "[a-z/~\"]{0,6}".prop_map(Value::from), Just(Value::Null)];
+        leaf.prop_recursive(4, 400, 40, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..40).prop_map(Value::from),
+                prop::collection::vec(("[a-z/~]{1,3}", inner), 0..4)
+                    .prop_map(|fields| Value::Object(fields.into_iter().collect())),
+            ]
+        })
+    }
+
+    /// All pages of an answer put together; `None` if it does not tell each list that it cut.
+    fn whole(document: &Document, limit: usize) -> Option<Value> {
+        let mut first = answer(document, 1, limit, None).unwrap();
+        let mut open = vec![first.clone()];
+        let mut result = first["result"].take();
+        while let Some(told) = open.pop() {
+            if told.get("more_cut").is_some() {
+                return None;
+            }
+            let cuts = told["cut"].as_array().cloned().unwrap_or_default();
+            for cursor in cuts.iter().chain([&told["page"]]).filter_map(|it| it["next_cursor"].as_str()) {
+                let page = answer(document, 1, limit, Some(&Cursor::parse(cursor).unwrap())).unwrap();
+                let list = result.pointer_mut(page["page"]["list"].as_str().unwrap()).unwrap().as_array_mut().unwrap();
+                assert_eq!(page["page"]["from"], list.len());
+                list.extend(page["page"]["rows"].as_array().unwrap().clone());
+                open.push(page);
+            }
+        }
+        Some(result)
+    }
+
+    proptest! {
+        #[test]
+        fn pages_of_any_document_are_all_of_it(value in documents(), limit in 1usize..30) {
+            let document = Document { value, ..Document::default() };
+            if let Some(whole) = whole(&document, limit) {
+                prop_assert_eq!(whole, document.value);
+            }
+        }
+    }
 
     fn document(rows: usize) -> Document {
         let row = |number: usize| json!({ "n": number, "inner": (0..20).collect::<Vec<_>>(), "range": [0, 8] });

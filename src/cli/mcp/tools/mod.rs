@@ -101,9 +101,9 @@ fn schema<P: JsonSchema>() -> Map<String, Value> {
     let properties = schema.entry("properties").or_insert_with(|| json!({}));
     if let Value::Object(properties) = properties {
         properties.values_mut().for_each(shorten);
-        let limit = format!("The most elements of each list [default: {DEFAULT_LIMIT}].");
-        let cursor = "The next_cursor of an answer to the same call, for the next page of a list.";
-        let time = format!("Stop after this many seconds [default: {DEFAULT_TIME_S}].");
+        let limit = format!("Elements of each list [default: {DEFAULT_LIMIT}].");
+        let cursor = "A next_cursor of the same call, for the next page of a list.";
+        let time = format!("Seconds that it may take [default: {DEFAULT_TIME_S}].");
         let integer = |description: &str, most: u64| json!({ "type": "integer", "minimum": 1, "maximum": most, "description": description });
         properties.insert("limit".into(), integer(&limit, MAX_LIMIT as u64));
         properties.insert("cursor".into(), json!({ "type": "string", "description": cursor }));
