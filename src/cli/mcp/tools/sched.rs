@@ -1,5 +1,7 @@
 //! Tools about what the scheduler did.
 
+use std::fmt::Display;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{json, Value};
@@ -8,7 +10,8 @@ use super::super::context::{Context, Line};
 use super::super::error::{Kind, ToolError};
 use super::super::page::{value_of, Document};
 use super::{tool, Effect, Tool, LIVE};
-use crate::session::{Live, Scheduling};
+use crate::cli::input;
+use crate::session::{Live, LiveState, Scheduling};
 use scxprof_sched::report::{self, Line as StatsLine};
 use scxprof_sched::wakers::report::Level as WakersLevel;
 
@@ -209,7 +212,12 @@ fn live<T>(
     by: &[report::By],
     of: impl Fn(&Live, Scheduling) -> Result<Option<T>, ToolError>,
 ) -> Result<T, ToolError> {
-    context.shared.capturing.look(|live| Ok(live.schedule(true)?))?;
+    context.shared.capturing.look(|live| {
+        if !live.is_scheduling() && live.snapshot(&[]).state == LiveState::Ended {
+            return Err(ToolError::new(Kind::NoResult, "the capture has ended, and had no scheduling events"));
+        }
+        Ok(live.schedule(true)?)
+    })?;
     let lacking = "the capture has no scheduling events yet: ask again after some seconds";
     context.shared.capturing.wait(&context.stop, lacking, |live| match live.snapshot(by).scheduling {
         // Without a whole window there is little to see.
@@ -220,16 +228,12 @@ fn live<T>(
 
 fn live_stats(context: &Context, stats: &Stats) -> Result<Document, ToolError> {
     if let Some(path) = &stats.configuration {
-        let given = std::fs::read_to_string(context.existing(path)?);
-        let given = given.map_err(|error| ToolError::new(Kind::InvalidArguments, format!("{path}: {error}")))?;
-        let wrong = |error| ToolError::new(Kind::InvalidArguments, format!("{path}: {error}"));
-        context.shared.capturing.look(|live| live.load(Some((path.clone(), given))).map_err(wrong))?;
+        let wrong = |error: &dyn Display| ToolError::new(Kind::InvalidArguments, format!("{path}: {error}"));
+        let given = input::configuration_text(&context.existing(path)?).map_err(|error| wrong(&error))?;
+        context.shared.capturing.look(|live| live.load(Some((path.clone(), given))).map_err(|error| wrong(&error)))?;
     }
     let by = stats.by.of_report();
-    let is_loaded = context
-        .shared
-        .capturing
-        .look(|live| Ok(live.score().is_some() || live.snapshot(&[]).configuration.is_some()))?;
+    let is_loaded = context.shared.capturing.snapshot(&[])?.configuration.is_some();
     if stats.by == By::Cell && !is_loaded {
         return Err(ToolError::new(Kind::InvalidArguments, "by=cell needs a configuration, which has the cells"));
     }
@@ -252,7 +256,9 @@ fn live_stats(context: &Context, stats: &Stats) -> Result<Document, ToolError> {
         found["lines"] = value_of(&lines.total)?;
         found["lines_window"] = value_of(&lines.window)?;
     }
-    Ok(Document { value: found, ..Document::default() })
+    let lost =
+        (scheduling.lost > 0).then(|| format!("{} scheduling events were lost: figures are too low", scheduling.lost));
+    Ok(Document { value: found, warnings: lost.into_iter().collect(), ..Document::default() })
 }
 
 fn live_wakers(context: &Context, level: Level) -> Result<Document, ToolError> {

@@ -1,7 +1,11 @@
 //! Tools about shared memory: who shares it, which configuration keeps sharers together, and what changed.
 
+use std::fs::File;
+use std::io::Write as _;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
+use rustix::fs::MemfdFlags;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{json, Map, Value};
@@ -285,6 +289,16 @@ fn hot_lines(context: &Context, selected: &Selected) -> Result<Document, ToolErr
     Ok(document)
 }
 
+/// A file with this configuration, which is in no file system.
+fn in_memory(configuration: &Value) -> Result<File, ToolError> {
+    let kept = rustix::fs::memfd_create("configuration", MemfdFlags::CLOEXEC).map_err(std::io::Error::from);
+    let kept = kept.map(File::from).and_then(|mut file| {
+        file.write_all(configuration.to_string().as_bytes())?;
+        Ok(file)
+    });
+    kept.map_err(|error| ToolError::new(Kind::Internal, format!("cannot keep the configuration: {error}")))
+}
+
 fn score(context: &Context, score: &Score) -> Result<Document, ToolError> {
     let Score { source, paths, configuration, llcs } = score;
     if source == LIVE {
@@ -295,23 +309,16 @@ fn score(context: &Context, score: &Score) -> Result<Document, ToolError> {
     for path in paths {
         line = line.option("--config", context.existing(path)?);
     }
-    // It has no name in the file system.
-    let given = configuration.as_ref().map(|configuration| {
-        let file = tempfile::NamedTempFile::new().and_then(|file| {
-            std::fs::write(file.path(), configuration.to_string())?;
-            Ok(file)
-        });
-        file.map_err(|error| ToolError::new(Kind::Internal, format!("cannot keep the configuration: {error}")))
-    });
-    let given = given.transpose()?;
-    if let Some(file) = &given {
-        line = line.option("--config", file.path());
+    let given = configuration.as_ref().map(in_memory).transpose()?;
+    let given_path = given.as_ref().map(|file| format!("/proc/self/fd/{}", file.as_raw_fd()));
+    if let Some(path) = &given_path {
+        line = line.option("--config", path);
     }
     if paths.is_empty() && given.is_none() {
         return Err(ToolError::new(Kind::InvalidArguments, "give paths, or a configuration"));
     }
-    let named = |text: String| match &given {
-        Some(file) => text.replace(&file.path().display().to_string(), "the given configuration"),
+    let named = |text: String| match &given_path {
+        Some(path) => text.replace(path, "the given configuration"),
         None => text,
     };
     let scored = context.json(&line.option_if("--llcs", llcs.as_ref()));
