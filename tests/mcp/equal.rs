@@ -228,6 +228,13 @@ fn what_cannot_be_answered_says_why_and_what_to_do() {
         ("profile_start", json!({ "event": "none" }), "invalid_arguments"),
         ("profile_start", json!({ "frequency": 1, "period": 1 }), "invalid_arguments"),
         ("capture_start", json!({ "duration_s": 0 }), "invalid_arguments"),
+        ("capture_start", json!({ "target_cpus": 0 }), "invalid_arguments"),
+        (
+            "score_configuration",
+            json!({ "source": samples, "paths": ["cells.json"], "llcs": u32::MAX }),
+            "invalid_arguments",
+        ),
+        ("find_sharing", json!({ "source": samples, "target_cpus": u32::MAX }), "invalid_arguments"),
         ("export", json!({ "recording": samples, "form": "html", "path": "x" }), "read_only"),
     ] {
         assert_eq!(client.refused(tool, arguments.clone()), kind, "{tool} {arguments}");

@@ -12,6 +12,7 @@ use super::super::error::{Kind, ToolError};
 use super::super::page::Document;
 use super::scheduler::Scheduler;
 use super::{tool, Effect, Tool};
+use crate::cli::args::MAX_CPUS;
 use crate::cli::decision::{cache, SCXPROF};
 use crate::config::CellOptions;
 use crate::host::limits;
@@ -139,6 +140,9 @@ fn seconds(name: &str, given: Option<u32>, default: u32, (least, most): (u32, u3
 
 fn start(context: &Context, start: &Start) -> Result<Document, ToolError> {
     let time = seconds("duration_s", start.duration_s, TIME_S, (1, MAX_TIME_S))?;
+    if start.target_cpus.is_some_and(|cpus| !(1..=MAX_CPUS).contains(&i64::from(cpus))) {
+        return Err(ToolError::new(Kind::InvalidArguments, format!("target_cpus: it must be from 1 to {MAX_CPUS}")));
+    }
     let analysis = AnalysisOptions {
         cells: CellOptions { cells: start.cells.clone(), ..CellOptions::default() },
         target_cpus: start.target_cpus.map(|cpus| cpus as usize),

@@ -16,6 +16,7 @@ use super::super::page::{value_of, Document};
 use super::super::paths::Place;
 use super::scheduler::Scheduler;
 use super::{tool, Effect, Tool, LIVE};
+use crate::cli::args::MAX_LLCS;
 use crate::cli::input;
 use crate::config::{Placement, PlacementError};
 use crate::host::Roots;
@@ -350,7 +351,11 @@ fn score_live(context: &Context, score: &Score) -> Result<Document, ToolError> {
     for (_, placement) in &mut configurations {
         *placement = input::with_living_tasks(placement.clone(), &Roots::default());
     }
-    let scored = analysis(context)?.score(&configurations, score.llcs.unwrap_or(2));
+    let llcs = score.llcs.unwrap_or(2);
+    if !(2..=MAX_LLCS).contains(&i64::from(llcs)) {
+        return Err(ToolError::new(Kind::InvalidArguments, format!("llcs: it must be from 2 to {MAX_LLCS}")));
+    }
+    let scored = analysis(context)?.score(&configurations, llcs);
     Ok(Document { value: value_of(&scored)?, notes: scored.notes, warnings: Vec::new() })
 }
 
