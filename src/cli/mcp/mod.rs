@@ -40,10 +40,10 @@ pub(super) use self::context::RunLine;
 
 const EXAMPLES: &str = "\
 Examples:
-  scxprof mcp                                    serve one client on stdin and stdout; clients start it so
+  scxprof mcp                                    serve the client that starts it, on stdin and stdout
   scxprof mcp --root /var/lib/recordings         read recordings there only
-  scxprof mcp --allow-write out                  and let it write configurations and exports into ./out
-  scxprof mcp --listen 127.0.0.1:7878 --token-file token    serve several clients of this host
+  scxprof mcp --allow-write out                  and let it write new files below ./out
+  scxprof mcp --listen 127.0.0.1:7878 --token-file FILE   serve several clients of this host
 docs/mcp.md has the configuration of clients, the tools and a session.";
 
 /// Bytes of a request.
