@@ -220,3 +220,30 @@ fn prompts_are_whole_questions() {
         assert!(arguments.as_object().is_none_or(serde_json::Map::is_empty) || text.contains("web.tar.gz"), "{text}");
     }
 }
+
+#[test]
+fn the_documentation_names_each_tool_resource_and_prompt() {
+    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/mcp.md")).unwrap();
+    let made = Made::new();
+    let mut client = Client::start(made.root(), &[]);
+    let tools = client.tools();
+    assert!(text.contains("27 analysers") && tools.len() == 28);
+    let of = |answer: &Value, list: &str, name: &str| {
+        let list = answer["result"][list].as_array().unwrap();
+        list.iter().map(|it| it[name].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let prompts = of(&client.request("prompts/list", json!({})), "prompts", "name");
+    for name in tools.iter().chain(&prompts) {
+        assert!(text.contains(&format!("`{name}`")), "{name}");
+    }
+    let uris = of(&client.request("resources/list", json!({})), "resources", "uri");
+    for uri in uris {
+        let (place, kind) = uri.strip_prefix("scxprof://").unwrap().split_once('/').unwrap_or((&uri, ""));
+        let is_there = if place == "stats" {
+            text.contains("scxprof://stats/{") && text.contains(kind)
+        } else {
+            text.contains(&format!("`{uri}`"))
+        };
+        assert!(is_there, "{uri}");
+    }
+}
