@@ -63,27 +63,39 @@ impl Cursor {
     }
 }
 
-/// Lists that were cut.
-struct Cuts {
-    document: u64,
-    told: Vec<Value>,
-    count: usize,
+/// A list that was cut.
+struct Cut {
+    /// Lists that it is in.
+    depth: usize,
+    list: String,
+    total: usize,
+    shown: usize,
 }
 
+/// Lists that were cut.
+#[derive(Default)]
+struct Cuts(Vec<Cut>);
+
 impl Cuts {
-    fn new(document: u64) -> Self {
-        Self { document, told: Vec::new(), count: 0 }
+    /// Those that an answer tells: the outer lists before those within them, as only their pages lead to further rows.
+    fn told(mut self, document: u64) -> Vec<Value> {
+        self.0.sort_by_key(|cut| cut.depth);
+        let told = self.0.into_iter().take(MAX_CUTS).map(|Cut { list, total, shown, .. }| {
+            let cursor = Cursor { document, from: shown, list: list.clone() };
+            json!({ "list": list, "total": total, "shown": shown, "next_cursor": cursor.text() })
+        });
+        told.collect()
     }
 
     /// The first `limit` elements of each list.
-    fn cut(&mut self, value: &Value, limit: usize, at: &str) -> Value {
+    fn cut(&mut self, value: &Value, limit: usize, at: &str, depth: usize) -> Value {
         match value {
             Value::Array(list) if list.len() <= FEW && list.iter().all(Value::is_number) => value.clone(),
-            Value::Array(list) => self.page(list, 0, limit, at),
+            Value::Array(list) => self.page(list, 0, limit, at, depth),
             Value::Object(fields) => {
                 let cut = |(name, value): (&String, &Value)| {
                     let at = format!("{at}/{}", name.replace('~', "~0").replace('/', "~1"));
-                    (printed(name), self.cut(value, limit, &at))
+                    (printed(name), self.cut(value, limit, &at, depth))
                 };
                 Value::Object(fields.iter().map(cut).collect::<Map<_, _>>())
             }
@@ -92,18 +104,14 @@ impl Cuts {
         }
     }
 
-    fn page(&mut self, list: &[Value], from: usize, limit: usize, at: &str) -> Value {
+    fn page(&mut self, list: &[Value], from: usize, limit: usize, at: &str, depth: usize) -> Value {
         let rest = list.get(from..).unwrap_or_default();
         let shown = rest.iter().take(limit).enumerate();
-        let shown: Vec<Value> =
-            shown.map(|(index, element)| self.cut(element, limit, &format!("{at}/{}", from + index))).collect();
+        let shown: Vec<Value> = shown
+            .map(|(index, element)| self.cut(element, limit, &format!("{at}/{}", from + index), depth + 1))
+            .collect();
         if from == 0 && shown.len() < list.len() {
-            self.count += 1;
-            if self.told.len() < MAX_CUTS {
-                let cursor = Cursor { document: self.document, from: shown.len(), list: at.to_owned() };
-                let (total, count) = (list.len(), shown.len());
-                self.told.push(json!({ "list": at, "total": total, "shown": count, "next_cursor": cursor.text() }));
-            }
+            self.0.push(Cut { depth, list: at.to_owned(), total: list.len(), shown: shown.len() });
         }
         Value::Array(shown)
     }
@@ -114,12 +122,12 @@ fn printed(text: &str) -> String {
     escape::line(text).into_owned()
 }
 
-fn with_lines(answer: &mut Map<String, Value>, cuts: Cuts, document: &Document) {
-    if cuts.count > cuts.told.len() {
-        answer.insert("more_cut".into(), (cuts.count - cuts.told.len()).into());
+fn with_lines(answer: &mut Map<String, Value>, cuts: Cuts, number: u64, document: &Document) {
+    if cuts.0.len() > MAX_CUTS {
+        answer.insert("more_cut".into(), (cuts.0.len() - MAX_CUTS).into());
     }
-    if !cuts.told.is_empty() {
-        answer.insert("cut".into(), cuts.told.into());
+    if !cuts.0.is_empty() {
+        answer.insert("cut".into(), cuts.told(number).into());
     }
     for (name, lines) in [("notes", &document.notes), ("warnings", &document.warnings)] {
         if !lines.is_empty() {
@@ -147,21 +155,21 @@ pub(super) fn answer(
     let mut limit = limit.clamp(1, MAX_LIMIT);
     loop {
         let mut answer = Map::new();
-        let mut cuts = Cuts::new(number);
+        let mut cuts = Cuts::default();
         match list {
             None => {
-                answer.insert("result".into(), cuts.cut(&document.value, limit, ""));
-                with_lines(&mut answer, cuts, document);
+                answer.insert("result".into(), cuts.cut(&document.value, limit, "", 0));
+                with_lines(&mut answer, cuts, number, document);
             }
             Some((Cursor { from, list: at, .. }, list)) => {
-                let rows = cuts.page(list, *from, limit, at);
+                let rows = cuts.page(list, *from, limit, at, 0);
                 let end = from + rows.as_array().map_or(0, Vec::len);
                 let mut page = json!({ "list": at, "from": from, "total": list.len(), "rows": rows });
                 if end < list.len() {
                     page["next_cursor"] = Cursor { document: number, from: end, list: at.clone() }.text().into();
                 }
                 answer.insert("page".into(), page);
-                with_lines(&mut answer, cuts, &Document::default());
+                with_lines(&mut answer, cuts, number, &Document::default());
             }
         }
         let answer = Value::Object(answer);
@@ -279,9 +287,24 @@ mod tests {
         let cut = answer(&document, 1, 3, None).unwrap();
         assert_eq!(cut["result"]["a/b"][0]["range"], json!([0, 8]));
         let lists: Vec<_> = cut["cut"].as_array().unwrap().iter().map(|it| it["list"].as_str().unwrap()).collect();
-        assert_eq!(lists, ["/a~1b/0/inner", "/a~1b/1/inner", "/a~1b/2/inner", "/a~1b"]);
+        assert_eq!(lists, ["/a~1b", "/a~1b/0/inner", "/a~1b/1/inner", "/a~1b/2/inner"]);
         let page = answer(&document, 1, 3, Some(&Cursor::parse("1:18:/a~1b/2/inner").unwrap())).unwrap();
         assert_eq!(page["page"], json!({ "list": "/a~1b/2/inner", "from": 18, "total": 20, "rows": [18, 19] }));
+    }
+
+    #[test]
+    fn outer_lists_are_told_before_those_within_them() {
+        let row = |_| json!({ "inner": (0..40).collect::<Vec<_>>() });
+        let rows: Vec<Value> = (0..30).map(row).collect();
+        let value = json!({ "first": rows, "second": rows, "third": [rows] });
+        let document = Document { value, ..Document::default() };
+        let cut = answer(&document, 1, 25, None).unwrap();
+        let lists: Vec<_> = cut["cut"].as_array().unwrap().iter().map(|it| it["list"].as_str().unwrap()).collect();
+        assert_eq!((lists.len(), &lists[..2]), (MAX_CUTS, &["/first", "/second"][..]));
+        assert_eq!(cut["more_cut"], 3 + 3 * 25 - MAX_CUTS);
+        // With fewer rows all lists of a page are told.
+        let page = answer(&document, 1, 10, Some(&Cursor::parse("1:25:/first").unwrap())).unwrap();
+        assert_eq!((page["cut"].as_array().unwrap().len(), page.get("more_cut")), (5, None));
     }
 
     #[test]
