@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::io::{self, Read, Seek, Write};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
@@ -47,12 +48,22 @@ impl Drop for Guard {
     }
 }
 
-/// Runs `work` as a call: it ends early once `stop` is set, as after Ctrl-C, and it prints no more than `most` bytes.
+/// Runs `work` as a call: it ends early once `stop` is set, as after Ctrl-C, and it prints no more than `most` bytes. What does not fit
+/// into memory goes to a temporary file without a name in `spool`, or else in the directory for temporary files.
 ///
 /// # Errors
 /// The result cannot be read from its temporary file.
-pub(super) fn run<T>(stop: Arc<AtomicBool>, most: u64, work: impl FnOnce() -> T) -> io::Result<(T, Called)> {
-    let call = Call { stop, printed: SpooledTempFile::new(IN_MEMORY), size: 0, most, notes: Vec::new() };
+pub(super) fn run<T>(
+    stop: Arc<AtomicBool>,
+    most: u64,
+    spool: Option<&Path>,
+    work: impl FnOnce() -> T,
+) -> io::Result<(T, Called)> {
+    let printed = match spool {
+        Some(dir) => SpooledTempFile::new_in(IN_MEMORY, dir),
+        None => SpooledTempFile::new(IN_MEMORY),
+    };
+    let call = Call { stop, printed, size: 0, most, notes: Vec::new() };
     CALL.with(|own| *own.borrow_mut() = Some(call));
     let guard = Guard;
     let given = work();
@@ -139,7 +150,7 @@ mod tests {
     fn a_call_takes_what_is_printed_and_said_in_its_thread() {
         assert!(!is_running() && !note("outside"));
         let stop = Arc::new(AtomicBool::new(false));
-        let (given, mut called) = run(Arc::clone(&stop), 8, || {
+        let (given, mut called) = run(Arc::clone(&stop), 8, None, || {
             assert!(note(&"é".repeat(MAX_NOTE)) && is_running());
             assert!(!std::thread::spawn(is_running).join().unwrap(), "another thread is not in the call");
             Printer.write_all(b"12345678").unwrap();
@@ -155,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_call_ends_with_a_panic() {
-        let panics = || run(Arc::default(), 8, || panic!("in a call"));
+        let panics = || run(Arc::default(), 8, None, || panic!("in a call"));
         assert!(std::panic::catch_unwind(panics).is_err());
         assert!(!is_running());
     }

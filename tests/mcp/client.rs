@@ -196,7 +196,9 @@ impl Client {
             fields[12].parse::<u64>().unwrap() + fields[13].parse::<u64>().unwrap()
         };
         let mut before = used();
+        let until = Instant::now() + PATIENCE;
         loop {
+            assert!(Instant::now() < until, "the server works on");
             std::thread::sleep(Duration::from_millis(300));
             let now = used();
             if now == before {

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -10,9 +11,15 @@ use serde_json::{json, Value};
 
 use super::client::{hello, PATIENCE};
 use super::made::Made;
-use super::{scxprof, text, SCXPROF};
+use super::{is_unsupported, scxprof, text, SCXPROF};
 
 const TOKEN: &str = "0123456789abcdef-of-a-test";
+
+/// A file that only its owner can read.
+fn secret(path: &Path, text: &str) {
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
+}
 
 struct Server {
     child: Child,
@@ -22,7 +29,7 @@ struct Server {
 impl Server {
     fn start(root: &Path) -> Self {
         let file = root.join("token");
-        std::fs::write(&file, TOKEN).unwrap();
+        secret(&file, TOKEN);
         let mut child = Command::new(SCXPROF)
             .args(["mcp", "--listen", "127.0.0.1:0", "--root", text(root), "--token-file", text(&file)])
             .stdin(Stdio::null())
@@ -157,17 +164,46 @@ fn what_a_client_started_ends_with_its_session() {
     let pid = std::process::id();
     let start = json!({ "event": "cpu-clock", "pid": [pid], "duration_s": 600 });
     let started = one.call("profile_start", start.clone());
-    if started.get("error").is_some() {
-        println!("SKIP: what_a_client_started_ends_with_its_session: {started}");
+    if is_unsupported("what_a_client_started_ends_with_its_session", &started) {
         return;
     }
     assert_eq!(two.call("profile_start", start)["error"]["kind"], "busy");
+    assert_eq!(two.call("profile_stop", json!({}))["error"]["kind"], "busy");
     one.end();
     let until = std::time::Instant::now() + PATIENCE;
     while two.call("profile_status", json!({}))["result"]["state"] != "stopped" {
         assert!(std::time::Instant::now() < until, "it runs without its client");
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
+    server.end();
+}
+
+#[test]
+fn progress_is_told_in_the_answer() {
+    let made = Made::new();
+    std::fs::write(made.path("many.jsonl"), super::made::lines(50_000)).unwrap();
+    let server = Server::start(made.root());
+    let mut one = Session::start(&server);
+    let many = one.call("open_recording", json!({ "path": "many.jsonl" }))["result"]["recording"].clone();
+    let params =
+        json!({ "name": "find_sharing", "arguments": { "source": many }, "_meta": { "progressToken": "told" } });
+    let (status, _, body) =
+        one.post(&json!({ "jsonrpc": "2.0", "id": 1000, "method": "tools/call", "params": params }));
+    assert!(status == 200 && body.contains("notifications/progress") && body.contains("\"told\""), "{status}: {body}");
+    server.end();
+}
+
+#[test]
+fn sessions_are_bounded() {
+    let made = Made::new();
+    let server = Server::start(made.root());
+    let mut sessions: Vec<Session> = (0..16).map(|_| Session::start(&server)).collect();
+    let hello = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello() });
+    let nobody = Session { server: &server, id: String::new(), requests: 0 };
+    assert_eq!(nobody.post(&hello).0, 503);
+    sessions.pop().unwrap().end();
+    sessions.push(Session::start(&server));
+    assert!(sessions[0].call("topology", json!({}))["result"]["cpus"].is_array());
     server.end();
 }
 
@@ -195,6 +231,7 @@ fn others_are_not_served() {
     assert_eq!(with(&[("Origin", "http://evil.example")]), 403);
     assert_eq!(with(&[("Origin", "null")]), 403);
     assert_eq!(with(&[("Origin", "http://localhost:6274")]), 200);
+    assert_eq!(with(&[("Origin", "http://[::1]:6274")]), 200);
     assert_eq!(with(&[("Host", "evil.example")]), 403);
     assert_eq!(status("/other", &[("Authorization", &good)]), 404);
     let large = format!("{hello}{}", " ".repeat(2 << 20));
@@ -207,13 +244,18 @@ fn others_are_not_served() {
 fn it_listens_only_with_a_token_and_on_this_host() {
     let made = Made::new();
     let token = made.path("token");
-    std::fs::write(&token, TOKEN).unwrap();
+    secret(&token, TOKEN);
+    let open = made.path("open");
+    std::fs::write(&open, TOKEN).unwrap();
+    std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o644)).unwrap();
     let short = made.path("short");
-    std::fs::write(&short, "short").unwrap();
+    secret(&short, "short");
     for (args, said) in [
         (&["--listen", "127.0.0.1:0"][..], "--listen needs a token"),
         (&["--listen", "0.0.0.0:0", "--token-file", text(&token)], "other hosts could reach it"),
         (&["--listen", "127.0.0.1:0", "--token-file", text(&short)], "the token must have 16"),
+        (&["--listen", "127.0.0.2:0", "--token-file", text(&token)], "only 127.0.0.1"),
+        (&["--listen", "127.0.0.1:0", "--token-file", text(&open)], "any user can read it"),
         (&["--listen", "127.0.0.1:0", "--token-file", "/none"], "--token-file /none"),
         (&["--token-file", text(&token)], "--listen"),
         (&["--root", "/none"], "--root /none"),

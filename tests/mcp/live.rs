@@ -6,6 +6,7 @@ use std::time::Instant;
 use serde_json::{json, Value};
 
 use super::client::{Client, PATIENCE};
+use super::is_unsupported;
 use super::made::Made;
 
 /// Threads of this process that share memory, while `work` runs.
@@ -53,13 +54,15 @@ fn a_capture_is_a_source_while_it_runs_and_after() {
     let pid = std::process::id();
     let start = json!({ "pid": [pid], "from": "timer", "duration_s": 600, "sharing_window_s": 2 });
     let started = client.call("capture_start", start.clone());
-    if started.get("error").is_some() {
-        println!("SKIP: a_capture_is_a_source_while_it_runs_and_after: {started}");
+    if is_unsupported("a_capture_is_a_source_while_it_runs_and_after", &started) {
         return;
     }
     assert_eq!(started["result"]["state"], "running");
     assert_eq!(client.refused("capture_start", start), "busy");
     let live = json!({ "source": "live" });
+    let with_configuration = json!({ "source": "live", "configuration": "cells.json" });
+    assert_eq!(client.refused("wakers", with_configuration), "invalid_arguments");
+    let mut has_scheduling = false;
     sharing(|| {
         let found =
             until(&mut client, "find_sharing", &live, |answer| answer["result"]["samples"].as_f64() > Some(0.0));
@@ -78,9 +81,8 @@ fn a_capture_is_a_source_while_it_runs_and_after() {
                 |answer: &Value| answer["result"]["lines"].as_array().is_some_and(|it| it.iter().any(is_ours));
             answer["error"]["kind"] == "unsupported" || has_ours(answer)
         });
-        if stats.get("error").is_some() {
-            println!("SKIP: a_capture_is_a_source_while_it_runs_and_after: scheduling events: {stats}");
-        } else {
+        if !is_unsupported("a_capture_is_a_source_while_it_runs_and_after", &stats) {
+            has_scheduling = true;
             for tool in ["wakers", "latency_outliers"] {
                 assert!(client.call(tool, live.clone()).get("result").is_some(), "{tool}");
             }
@@ -93,7 +95,13 @@ fn a_capture_is_a_source_while_it_runs_and_after() {
         assert_eq!(value["result"]["state"], "running", "{value}");
     }
     assert_eq!(client.call("capture_stop", json!({}))["result"]["state"], "ended");
-    assert!(client.call("find_sharing", live).get("result").is_some(), "what it found stays");
+    assert!(client.call("find_sharing", live.clone()).get("result").is_some(), "what it found stays");
+    for tool in ["scheduling_stats", "wakers", "latency_outliers"] {
+        let answer = client.call(tool, live.clone());
+        let is_there =
+            if has_scheduling { answer.get("result").is_some() } else { answer["error"]["kind"] == "no_result" };
+        assert!(is_there, "{tool}: {answer}");
+    }
     assert_eq!(client.leave(), Some(0));
 }
 
@@ -103,8 +111,7 @@ fn a_capture_ends_when_its_time_is_over_and_with_its_client() {
     let mut client = Client::start(made.root(), &[]);
     let start = |seconds: u32| json!({ "pid": [std::process::id()], "from": "timer", "duration_s": seconds });
     let started = client.call("capture_start", start(1));
-    if started.get("error").is_some() {
-        println!("SKIP: a_capture_ends_when_its_time_is_over_and_with_its_client: {started}");
+    if is_unsupported("a_capture_ends_when_its_time_is_over_and_with_its_client", &started) {
         return;
     }
     until(&mut client, "capture_status", &json!({}), |answer| answer["result"]["state"] == "ended");
@@ -119,8 +126,7 @@ fn a_profile_is_asked_for_while_it_runs() {
     let mut client = Client::start(made.root(), &[]);
     let start = json!({ "event": "cpu-clock", "frequency": 500, "pid": [std::process::id()], "duration_s": 600 });
     let started = client.call("profile_start", start);
-    if started.get("error").is_some() {
-        println!("SKIP: a_profile_is_asked_for_while_it_runs: {started}");
+    if is_unsupported("a_profile_is_asked_for_while_it_runs", &started) {
         return;
     }
     assert_eq!(started["result"]["state"], "running");

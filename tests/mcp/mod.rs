@@ -36,6 +36,15 @@ fn json_lines(args: &[&str]) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
+/// True if this host or the rights of the test do not allow what was asked for; any other error is one.
+#[track_caller]
+fn is_unsupported(test: &str, answer: &Value) -> bool {
+    let Some(error) = answer.get("error") else { return false };
+    assert_eq!(error["kind"], "unsupported", "{answer}");
+    println!("SKIP: {test}: {answer}");
+    true
+}
+
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }

@@ -44,6 +44,26 @@ fn only_what_is_below_the_root_is_read() {
 }
 
 #[test]
+fn what_is_no_file_is_not_opened() {
+    let made = Made::new();
+    let pipe = made.path("pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
+    let mut client = Client::start(made.root(), &[]);
+    let id = client.open("samples.jsonl");
+    // More of them than calls work at a time.
+    for (tool, arguments) in [
+        ("open_recording", json!({ "path": "pipe" })),
+        ("score_configuration", json!({ "source": id, "paths": ["pipe"] })),
+        ("diff", json!({ "before": id, "after": "pipe" })),
+        ("scheduling_stats", json!({ "source": id, "by": "cell", "configuration": "pipe" })),
+        ("wakers", json!({ "source": id, "configuration": "pipe" })),
+    ] {
+        assert_eq!(client.refused(tool, arguments), "invalid_arguments", "{tool}");
+    }
+    assert!(client.call("find_sharing", json!({ "source": id }))["result"]["cells"].is_array());
+}
+
+#[test]
 fn files_are_written_only_where_that_is_allowed() {
     let made = Made::new();
     let before: Vec<_> = fs::read_dir(made.root()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -59,7 +79,9 @@ fn files_are_written_only_where_that_is_allowed() {
     fs::create_dir(&out).unwrap();
     symlink(made.root(), out.join("up")).unwrap();
     let mut client = Client::start(made.root(), &["--allow-write", text(&out)]);
-    assert_eq!(client.open("samples.jsonl"), id);
+    let id = client.open("samples.jsonl");
+    let export = |form: &str, path: &str| json!({ "recording": id, "form": form, "path": path });
+    let make = |path: &str| json!({ "source": id, "write_to": path });
     for path in ["../x.json", "up/x.json", "/tmp/x.json", text(&made.path("x.json"))] {
         assert_eq!(client.refused("make_configuration", make(path)), "outside_root", "{path}");
         assert_eq!(client.refused("export", export("report", path)), "outside_root", "{path}");

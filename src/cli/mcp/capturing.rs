@@ -25,6 +25,10 @@ struct Capture {
 }
 
 impl Capture {
+    fn is_over(&self) -> bool {
+        self.client.is_some() && Instant::now() >= self.until
+    }
+
     fn is_running(&self) -> bool {
         self.live.snapshot(&[]).state == LiveState::Running
     }
@@ -40,6 +44,35 @@ impl From<LiveError> for ToolError {
     }
 }
 
+fn none() -> ToolError {
+    ToolError::new(Kind::NotRunning, "no capture was started: call capture_start first")
+}
+
+/// # Errors
+/// [`Kind::Cancelled`].
+pub(super) fn not_stopped(stop: &AtomicBool) -> Result<(), ToolError> {
+    if stop.load(Ordering::Relaxed) {
+        return Err(ToolError::new(Kind::Cancelled, "the call was stopped"));
+    }
+    Ok(())
+}
+
+/// Of another client.
+pub(super) fn not_yours(what: &str) -> ToolError {
+    ToolError::new(Kind::Busy, format!("another client started the {what}: it ends with its time, or with its client"))
+}
+
+impl Capture {
+    /// # Errors
+    /// [`Kind::Busy`] if another client started it, and it runs.
+    fn is_of(&self, client: u64) -> Result<(), ToolError> {
+        match self.client {
+            Some(owner) if owner != client && self.is_running() => Err(not_yours("capture")),
+            _ => Ok(()),
+        }
+    }
+}
+
 impl Capturing {
     fn read(&self) -> RwLockReadGuard<'_, Option<Capture>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
@@ -52,16 +85,19 @@ impl Capturing {
     /// Starts one for a client; what an earlier one found is forgotten.
     ///
     /// # Errors
-    /// [`Kind::Busy`] if one runs, [`Kind::Unsupported`] if this host or the rights of the server do not allow it.
+    /// [`Kind::Busy`] if one runs, [`Kind::Unsupported`] if this host or the rights of the server do not allow it,
+    /// [`Kind::Cancelled`] once `stop` is set: nobody knows of the capture then.
     pub(super) fn start(
         &self,
-        client: u64,
+        (client, stop): (u64, &AtomicBool),
         time: Duration,
         options: LiveOptions,
         host: HostOptions,
         scheduling: bool,
     ) -> Result<Snapshot, ToolError> {
         let mut capture = self.write();
+        // While it waited for the lock.
+        not_stopped(stop)?;
         if capture.as_ref().is_some_and(Capture::is_running) {
             return Err(ToolError::new(Kind::Busy, "a capture runs already: capture_stop ends it"));
         }
@@ -70,6 +106,8 @@ impl Capturing {
         if scheduling {
             live.schedule(true)?;
         }
+        // To open events takes long.
+        not_stopped(stop)?;
         let snapshot = live.snapshot(&[]);
         *capture = Some(Capture { live, client: Some(client), until: Instant::now() + time });
         Ok(snapshot)
@@ -82,7 +120,22 @@ impl Capturing {
     pub(super) fn look<T>(&self, look: impl FnOnce(&Live) -> Result<T, ToolError>) -> Result<T, ToolError> {
         match &*self.read() {
             Some(capture) => look(&capture.live),
-            None => Err(ToolError::new(Kind::NotRunning, "no capture was started: call capture_start first")),
+            None => Err(none()),
+        }
+    }
+
+    /// Looks at it to change it.
+    ///
+    /// # Errors
+    /// As [`Self::look`]; [`Kind::Busy`] if another client started it, and it runs.
+    pub(super) fn look_as<T>(
+        &self,
+        client: u64,
+        look: impl FnOnce(&Live) -> Result<T, ToolError>,
+    ) -> Result<T, ToolError> {
+        match &*self.read() {
+            Some(capture) => capture.is_of(client).and_then(|()| look(&capture.live)),
+            None => Err(none()),
         }
     }
 
@@ -125,22 +178,30 @@ impl Capturing {
     /// Ends the capture; what it found stays.
     ///
     /// # Errors
-    /// [`Kind::NotRunning`] if there is none.
-    pub(super) fn stop(&self) -> Result<Snapshot, ToolError> {
+    /// [`Kind::NotRunning`] if there is none; [`Kind::Busy`] if another client started it.
+    pub(super) fn stop(&self, client: u64) -> Result<Snapshot, ToolError> {
         match &mut *self.write() {
             Some(capture) => {
+                capture.is_of(client)?;
                 capture.live.stop();
                 capture.client = None;
                 Ok(capture.live.snapshot(&[]))
             }
-            None => Err(ToolError::new(Kind::NotRunning, "no capture was started")),
+            None => Err(none()),
+        }
+    }
+
+    /// Ends it if its time is over.
+    pub(super) fn end_in_time(&self) {
+        if let Some(capture) = self.write().as_mut().filter(|capture| capture.is_over()) {
+            capture.live.stop();
+            capture.client = None;
         }
     }
 
     /// True if the time of the capture is over, and it runs still.
     pub(super) fn is_over(&self) -> bool {
-        let is_over = |capture: &Capture| capture.client.is_some() && Instant::now() >= capture.until;
-        self.0.try_read().is_ok_and(|capture| capture.as_ref().is_some_and(is_over))
+        self.0.try_read().is_ok_and(|capture| capture.as_ref().is_some_and(Capture::is_over))
     }
 
     /// A client went away.
@@ -154,5 +215,19 @@ impl Capturing {
     /// The server ends.
     pub(super) fn end(&self) {
         *self.write() = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_that_was_cancelled_starts_nothing() {
+        let (capturing, stop) = (Capturing::default(), AtomicBool::new(true));
+        let (options, host) = (LiveOptions::default(), HostOptions::default());
+        let started = capturing.start((1, &stop), Duration::from_secs(1), options, host, false);
+        assert_eq!(started.unwrap_err().kind, Kind::Cancelled);
+        assert_eq!(capturing.snapshot(&[]).unwrap_err().kind, Kind::NotRunning);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
@@ -101,12 +101,38 @@ impl Line {
     }
 }
 
+/// A client. What it started ends after its connection and the last work for it.
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) number: u64,
+    shared: Arc<Shared>,
+}
+
+impl Client {
+    /// One more client.
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        static CLIENTS: AtomicU64 = AtomicU64::new(1);
+        Self { number: CLIENTS.fetch_add(1, Ordering::Relaxed), shared }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let (shared, number) = (Arc::clone(&self.shared), self.number);
+        // It waits for threads, for which the others must not wait. Without a thread, it ends with the server.
+        let _ = std::thread::Builder::new().spawn(move || {
+            shared.profiling.left(number);
+            shared.capturing.left(number);
+        });
+    }
+}
+
 /// What a tool works with in one call.
 #[derive(Debug, Clone)]
 pub(super) struct Context {
     pub(super) shared: Arc<Shared>,
-    /// The number of the client: what it started ends with its connection.
-    pub(super) client: u64,
+    /// Work holds its client, so that what it starts ends even if the connection ends first.
+    pub(super) client: Arc<Client>,
     /// Ends the work early.
     pub(super) stop: Arc<AtomicBool>,
 }
@@ -143,9 +169,9 @@ impl Context {
         writable.ok_or_else(|| ToolError::new(Kind::ReadOnly, "the server writes no files"))?.new_place(path)
     }
 
-    fn call(&self, line: &Line, most: u64) -> Result<(Option<Failure>, Called), ToolError> {
+    fn call(&self, line: &Line, most: u64, spool: Option<&Path>) -> Result<(Option<Failure>, Called), ToolError> {
         let run_line = self.shared.run_line;
-        let called = call::run(Arc::clone(&self.stop), most, || run_line(&line.0));
+        let called = call::run(Arc::clone(&self.stop), most, spool, || run_line(&line.0));
         let (ended, called) = called.map_err(|error| ToolError::new(Kind::Internal, error.to_string()))?;
         if self.stop.load(Ordering::Relaxed) {
             return Err(ToolError::new(Kind::Cancelled, "the call was stopped"));
@@ -165,7 +191,7 @@ impl Context {
     /// # Errors
     /// How the command failed, unless it printed a result all the same.
     pub(super) fn text(&self, line: &Line) -> Result<(String, Document), ToolError> {
-        let (failure, mut called) = self.call(line, MAX_JSON)?;
+        let (failure, mut called) = self.call(line, MAX_JSON, None)?;
         let text = called.text().map_err(|error| ToolError::new(Kind::Internal, error.to_string()))?;
         // That `diff` finds a difference is its exit code 1.
         let failure = failure.filter(|failure| !matches!(failure, Failure::Command(_)));
@@ -197,11 +223,16 @@ impl Context {
     /// Writes what a command prints to a new file; returns its bytes and what the command said.
     ///
     /// # Errors
-    /// As [`Self::text`] and [`Place::write`].
+    /// How the command failed, also if it printed a part, and those of [`Place::write`]; then nothing is written.
     pub(super) fn write(&self, line: &Line, place: &Place) -> Result<(u64, Document), ToolError> {
-        let (failure, mut called) = self.call(line, MAX_FILE)?;
-        let size = place.write(&mut called.printed)?;
-        let warnings = failure.iter().map(Failure::sentence).collect();
+        // Beside the file: there must be room for it there, and $TMPDIR may be memory.
+        let (failure, mut called) = self.call(line, MAX_FILE, Some(&place.directory()))?;
+        let warnings = match failure {
+            None => Vec::new(),
+            Some(failure @ Failure::Loss(_)) => vec![failure.sentence()],
+            Some(failure) => return Err(failure.into()),
+        };
+        let size = place.write(&mut called.printed, &self.stop)?;
         Ok((size, Document { value: Value::Null, notes: called.notes, warnings }))
     }
 
@@ -211,7 +242,7 @@ impl Context {
     /// How the command failed.
     pub(super) fn run(&self, line: &Line) -> Result<Document, ToolError> {
         let run_line = self.shared.run_line;
-        let called = call::run(Arc::clone(&self.stop), MAX_JSON, || run_line(&line.0));
+        let called = call::run(Arc::clone(&self.stop), MAX_JSON, None, || run_line(&line.0));
         let (ended, called) = called.map_err(|error| ToolError::new(Kind::Internal, error.to_string()))?;
         let warnings = match ended {
             Ok(()) => Vec::new(),

@@ -1,11 +1,14 @@
 //! `--listen`: the protocol over streamable HTTP on this host alone, for clients that have the token.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io::Read;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, Context as _};
 use http_body_util::combinators::BoxBody;
@@ -16,6 +19,7 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
+use rmcp::transport::streamable_http_server::session::{SessionId, SessionManager as _};
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use sha2::{Digest, Sha256};
 use tokio::net::TcpListener;
@@ -36,10 +40,19 @@ const MAX_CONNECTIONS: usize = 64;
 const MAX_SESSIONS: usize = 16;
 /// How long a client may take for the head of a request.
 const HEAD: Duration = Duration::from_secs(10);
+/// A session without a request for this long may end for a new one: a client that went away without a word does not say so.
+const QUIET: Duration = Duration::from_secs(2 * 60);
 /// A session without a request for this long ends: its client may wait for a person.
 const IDLE: Duration = Duration::from_secs(30 * 60);
 /// Where pages of a browser may be from.
-const ORIGINS: [&str; 4] = ["http://localhost:*", "http://127.0.0.1:*", "https://localhost:*", "https://127.0.0.1:*"];
+const ORIGINS: [&str; 6] = [
+    "http://localhost:*",
+    "http://127.0.0.1:*",
+    "http://[::1]:*",
+    "https://localhost:*",
+    "https://127.0.0.1:*",
+    "https://[::1]:*",
+];
 
 type Answer = Response<BoxBody<Bytes, Infallible>>;
 
@@ -51,12 +64,18 @@ impl Token {
     /// The token of a file, or of the environment.
     ///
     /// # Errors
-    /// There is none, or it is too short.
+    /// There is none, it is too short, or any user can read its file.
     pub(super) fn read(file: Option<&Path>) -> anyhow::Result<Self> {
         let token = match file {
             Some(path) => {
                 let mut token = Vec::new();
                 let file = open::regular(path).with_context(|| format!("--token-file {}", path.display()))?;
+                let mode = file.metadata()?.permissions().mode();
+                anyhow::ensure!(
+                    mode & 0o004 == 0,
+                    "--token-file {}: any user can read it, and with it use this server: chmod 600",
+                    path.display()
+                );
                 file.take(*TOKEN.end() as u64 + 2).read_to_end(&mut token)?;
                 token
             }
@@ -94,11 +113,12 @@ impl Token {
 /// Listens on an address of this host.
 ///
 /// # Errors
-/// Another host can reach the address, or it is taken.
+/// It is neither 127.0.0.1 nor ::1, or it is taken.
 pub(super) async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
-    if !address.ip().is_loopback() {
+    // Requests name the host that they are for, which is compared with these.
+    if ![IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)].contains(&address.ip()) {
         return Err(anyhow!(
-            "--listen {address}: other hosts could reach it; only 127.0.0.1 and ::1 are served. For another host, forward the \
+            "--listen {address}: other hosts could reach it, or it is not known to clients; only 127.0.0.1 and ::1 are served. For another host, forward the \
              port: ssh -L"
         ));
     }
@@ -118,6 +138,7 @@ pub(super) async fn serve(
     let sessions = Arc::new(sessions);
     let service = StreamableHttpService::new(move || Ok(make()), Arc::clone(&sessions), config);
     let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let sessions = Arc::new(Sessions { manager: sessions, asked: Mutex::default(), begun: AtomicUsize::new(0) });
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -135,10 +156,15 @@ pub(super) async fn serve(
             let answer = service_fn(move |request: Request<Incoming>| {
                 let (service, sessions, token) = (service.clone(), Arc::clone(&sessions), token.clone());
                 async move {
-                    let refused = refuse(&request, &token, &sessions).await;
-                    Ok::<Answer, Infallible>(match refused {
+                    Ok::<Answer, Infallible>(match refuse(&request, &token) {
                         Some(refused) => refused,
-                        None => service.handle(request).await,
+                        None => match sessions.enter(&request).await {
+                            Some(_begun) => service.handle(request).await,
+                            None => plain(
+                                StatusCode::SERVICE_UNAVAILABLE,
+                                "there are too many sessions: end one with DELETE",
+                            ),
+                        },
                     })
                 }
             });
@@ -151,7 +177,7 @@ pub(super) async fn serve(
 }
 
 /// Why a request is not passed on.
-async fn refuse(request: &Request<Incoming>, token: &Token, sessions: &LocalSessionManager) -> Option<Answer> {
+fn refuse(request: &Request<Incoming>, token: &Token) -> Option<Answer> {
     let header = request.headers().get(AUTHORIZATION);
     if !header.is_some_and(|header| token.is_given(header.as_bytes())) {
         let mut answer = plain(StatusCode::UNAUTHORIZED, "the header Authorization must be \"Bearer TOKEN\"");
@@ -161,11 +187,72 @@ async fn refuse(request: &Request<Incoming>, token: &Token, sessions: &LocalSess
     if request.uri().path() != PATH {
         return Some(plain(StatusCode::NOT_FOUND, "the protocol is served at /mcp"));
     }
-    let is_new = request.method() == Method::POST && !request.headers().contains_key("mcp-session-id");
-    if is_new && sessions.sessions.read().await.len() >= MAX_SESSIONS {
-        return Some(plain(StatusCode::SERVICE_UNAVAILABLE, "there are too many sessions: end one with DELETE"));
-    }
     None
+}
+
+/// The sessions, and when each had its last request.
+struct Sessions {
+    manager: Arc<LocalSessionManager>,
+    asked: Mutex<HashMap<String, Instant>>,
+    /// Requests that may make a session, and are not answered yet.
+    begun: AtomicUsize,
+}
+
+/// A request that may make a session, while it is answered.
+struct Begun<'a>(Option<&'a AtomicUsize>);
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        if let Some(begun) = self.0 {
+            begun.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Sessions {
+    /// Lets a request in; `None` if it would make a session too many.
+    async fn enter(&self, request: &Request<Incoming>) -> Option<Begun<'_>> {
+        if let Some(id) = request.headers().get("mcp-session-id") {
+            let id = String::from_utf8_lossy(id.as_bytes()).into_owned();
+            if self.manager.sessions.read().await.contains_key(id.as_str()) {
+                self.asked().insert(id, Instant::now());
+            }
+            return Some(Begun(None));
+        }
+        if request.method() != Method::POST {
+            return Some(Begun(None));
+        }
+        let begun = Begun(Some(&self.begun));
+        // Those that are made at the same time count too.
+        let others = self.begun.fetch_add(1, Ordering::Relaxed);
+        let ids: Vec<SessionId> = self.manager.sessions.read().await.keys().cloned().collect();
+        if ids.len() + others < MAX_SESSIONS {
+            return Some(begun);
+        }
+        let quiet = {
+            let mut asked = self.asked();
+            asked.retain(|id, _| ids.iter().any(|it| **it == **id));
+            let now = Instant::now();
+            // One without any request yet is quiet from now on.
+            for id in &ids {
+                asked.entry(id.to_string()).or_insert(now);
+            }
+            longest_quiet(&asked, now)?
+        };
+        let id = ids.into_iter().find(|id| **id == *quiet)?;
+        let _ = self.manager.close_session(&id).await;
+        Some(begun)
+    }
+
+    fn asked(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The session whose last request is the longest ago, if that is long.
+fn longest_quiet(asked: &HashMap<String, Instant>, now: Instant) -> Option<String> {
+    let oldest = asked.iter().min_by_key(|(_, asked)| **asked)?;
+    (now.saturating_duration_since(*oldest.1) >= QUIET).then(|| oldest.0.clone())
 }
 
 fn plain(status: StatusCode, text: &'static str) -> Answer {
@@ -183,6 +270,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("token");
         std::fs::write(&file, "0123456789abcdef\n").unwrap();
+        let readable_by = |mode| std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+        readable_by(0o644);
+        assert!(Token::read(Some(&file)).unwrap_err().to_string().contains("any user can read it"));
+        readable_by(0o640);
         let token = Token::read(Some(&file)).unwrap();
         assert!(token.is_given(b"Bearer 0123456789abcdef") && token.is_given(b"bearer 0123456789abcdef "));
         for wrong in
@@ -198,11 +289,21 @@ mod tests {
     }
 
     #[test]
+    fn a_session_ends_for_another_only_if_its_client_was_quiet_for_long() {
+        let begin = Instant::now();
+        let asked = |it: [(&str, u64); 2]| it.map(|(id, s)| (id.to_owned(), begin + Duration::from_secs(s))).into();
+        let asked: HashMap<String, Instant> = asked([("a", 5), ("b", 3)]);
+        assert_eq!(longest_quiet(&asked, begin + QUIET), None);
+        assert_eq!(longest_quiet(&asked, begin + QUIET + Duration::from_secs(4)), Some("b".to_owned()));
+        assert_eq!(longest_quiet(&HashMap::new(), begin), None);
+    }
+
+    #[test]
     fn other_hosts_are_not_served() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:0"] {
+        for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:0", "127.0.0.2:0"] {
             let bound = runtime.block_on(bind(address.parse().unwrap()));
-            assert!(bound.unwrap_err().to_string().contains("other hosts"), "{address}");
+            assert!(bound.unwrap_err().to_string().contains("only 127.0.0.1"), "{address}");
         }
         assert!(runtime.block_on(bind("127.0.0.1:0".parse().unwrap())).is_ok());
     }

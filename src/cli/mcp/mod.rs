@@ -17,15 +17,21 @@ mod tools;
 mod work;
 
 use std::fs::File;
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context as Poller, Poll};
 use std::time::Duration;
 
 use anyhow::{anyhow, Context as _};
 use clap::Args;
 use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::{RoleServer, ServiceExt};
+use rustix::event::{PollFd, PollFlags};
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::sync::Notify;
 
 use self::context::Shared;
 use self::http::Token;
@@ -50,6 +56,8 @@ docs/mcp.md has the configuration of clients, the tools and a session.";
 const MAX_REQUEST: usize = 1 << 20;
 /// How long work may take to end with the server.
 const END: Duration = Duration::from_secs(3);
+/// How long calls may go on once stdin has ended, and then what the server writes may wait for a client that does not read.
+const AFTER_STDIN: Duration = Duration::from_secs(6);
 /// Between two looks at whether a signal came or a time is over.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -127,7 +135,7 @@ async fn watch(signals: &Signals, shared: &Arc<Shared>) {
         if shared.capturing.is_over() {
             let shared = Arc::clone(shared);
             // It waits for threads, for which clients must not wait.
-            let _ = tokio::task::spawn_blocking(move || drop(shared.capturing.stop())).await;
+            let _ = tokio::task::spawn_blocking(move || shared.capturing.end_in_time()).await;
         }
     }
 }
@@ -139,17 +147,63 @@ fn own_stdout() -> anyhow::Result<File> {
     Ok(own.into())
 }
 
+/// Stdin, which tells when it has ended.
+struct Stdin {
+    stdin: tokio::io::Stdin,
+    ended: Arc<Notify>,
+}
+
+impl AsyncRead for Stdin {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Poller<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = into.filled().len();
+        let read = Pin::new(&mut self.stdin).poll_read(context, into);
+        if matches!(read, Poll::Ready(Err(_))) || read.is_ready() && into.filled().len() == before {
+            self.ended.notify_one();
+        }
+        read
+    }
+}
+
+/// Waits until the client can send nothing more: stdin has ended, or is a pipe that nobody writes to. The latter is seen also while
+/// messages wait for a client that does not read, as then none are read either.
+async fn gone(ended: &Notify) {
+    let stdin = rustix::stdio::stdin();
+    loop {
+        tokio::select! {
+            () = ended.notified() => return,
+            () = tokio::time::sleep(LOOK) => {}
+        }
+        let mut polled = [PollFd::new(&stdin, PollFlags::empty())];
+        let _ = rustix::event::poll(&mut polled, Some(&rustix::event::Timespec::default()));
+        let hung_up = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
+        if polled.iter().any(|it| it.revents().intersects(hung_up)) {
+            return;
+        }
+    }
+}
+
 /// Serves one client on stdin and stdout.
 async fn stdio(server: Server) -> anyhow::Result<()> {
     let stdout = tokio::fs::File::from_std(own_stdout()?);
-    let transport = AsyncRwTransport::<RoleServer, _, _>::new(tokio::io::stdin(), stdout);
-    let service = server.serve(transport.with_max_line_length(MAX_REQUEST)).await;
-    match service {
-        Ok(service) => {
-            service.waiting().await.context("the server failed")?;
-            Ok(())
+    let ended = Arc::new(Notify::new());
+    let stdin = Stdin { stdin: tokio::io::stdin(), ended: Arc::clone(&ended) };
+    let transport = AsyncRwTransport::<RoleServer, _, _>::new(stdin, stdout).with_max_line_length(MAX_REQUEST);
+    let serve = async {
+        match server.serve(transport).await {
+            Ok(service) => {
+                service.waiting().await.context("the server failed")?;
+                Ok(())
+            }
+            Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => Ok(()),
+            Err(error) => Err(anyhow!("{error}")),
         }
-        Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => Ok(()),
-        Err(error) => Err(anyhow!("{error}")),
+    };
+    let late = async {
+        gone(&ended).await;
+        tokio::time::sleep(AFTER_STDIN).await;
+    };
+    tokio::select! {
+        served = serve => served,
+        () = late => Ok(()),
     }
 }

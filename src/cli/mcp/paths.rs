@@ -6,11 +6,15 @@ use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{openat, openat2, renameat_with, unlinkat, AtFlags, Mode, OFlags, RenameFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::error::{Kind, ToolError};
+
+/// Bytes that are copied between two looks at whether to stop.
+const PIECE: u64 = 1 << 20;
 
 /// A directory that paths are below.
 #[derive(Debug)]
@@ -55,11 +59,16 @@ impl Below {
     /// The path, without links, of what exists below the directory.
     ///
     /// # Errors
-    /// [`Kind::OutsideRoot`] if it is not below, [`Kind::NotFound`] if it does not exist.
+    /// [`Kind::OutsideRoot`] if it is not below, [`Kind::NotFound`] if it does not exist, [`Kind::InvalidArguments`] for what is neither
+    /// a regular file nor a directory: to open a pipe waits for its other end.
     pub(super) fn existing(&self, given: &str) -> Result<PathBuf, ToolError> {
         let relative = self.relative(given)?;
         let found = self.open(&relative, ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS);
         let found = found.map_err(|error| self.refused(given, error))?;
+        if !found.metadata().is_ok_and(|it| it.is_file() || it.is_dir()) {
+            let message = format!("{given}: it is neither a regular file nor a directory");
+            return Err(ToolError::new(Kind::InvalidArguments, message));
+        }
         let path = std::fs::read_link(format!("/proc/self/fd/{}", found.as_raw_fd()));
         let path = path.map_err(|error| ToolError::new(Kind::NotFound, format!("{given}: {error}")))?;
         if path.starts_with(&self.path) {
@@ -137,16 +146,22 @@ pub(super) struct Place {
 }
 
 impl Place {
+    /// The directory, which was opened.
+    pub(super) fn directory(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.dir.as_raw_fd()))
+    }
+
     /// A path for what makes a directory there itself: it stays in the directory that was opened.
     pub(super) fn held(&self) -> PathBuf {
-        PathBuf::from(format!("/proc/self/fd/{}", self.dir.as_raw_fd())).join(&self.name)
+        self.directory().join(&self.name)
     }
 
     /// Writes a file that only its owner can read: under another name until it is whole.
     ///
     /// # Errors
-    /// [`Kind::Exists`] if it exists meanwhile, [`Kind::NoResult`] if it cannot be written; then nothing is left.
-    pub(super) fn write(&self, from: &mut impl Read) -> Result<u64, ToolError> {
+    /// [`Kind::Exists`] if it exists meanwhile, [`Kind::NoResult`] if it cannot be written, [`Kind::Cancelled`] once `stop` is set;
+    /// then nothing is left.
+    pub(super) fn write(&self, from: &mut impl Read, stop: &AtomicBool) -> Result<u64, ToolError> {
         let temporary = format!(".scxprof-{:016x}.tmp", RandomState::new().hash_one(&self.name));
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let failed = |error: io::Error| {
@@ -155,15 +170,33 @@ impl Place {
         };
         let file = openat(&self.dir, &*temporary, flags, Mode::RUSR | Mode::WUSR);
         let mut file = File::from(file.map_err(|error| failed(error.into()))?);
-        let written = io::copy(from, &mut file).and_then(|size| file.sync_all().map(|()| size)).and_then(|size| {
-            renameat_with(&self.dir, &*temporary, &self.dir, &self.name, RenameFlags::NOREPLACE)?;
+        let mut write = || -> Result<u64, ToolError> {
+            let size = copy(from, &mut file, stop).map_err(failed)?;
+            file.sync_all().map_err(failed)?;
+            // A client that was told that the call is cancelled, or took too long, must not find the file later.
+            if stop.load(Ordering::Relaxed) {
+                return Err(ToolError::new(Kind::Cancelled, "the call was stopped"));
+            }
+            let renamed = renameat_with(&self.dir, &*temporary, &self.dir, &self.name, RenameFlags::NOREPLACE);
+            renamed.map_err(|error| failed(error.into()))?;
             Ok(size)
-        });
-        written.map_err(|error| {
+        };
+        write().inspect_err(|_| {
             let _ = unlinkat(&self.dir, &*temporary, AtFlags::empty());
-            failed(error)
         })
     }
+}
+
+/// Copies until the end, or until `stop` is set.
+fn copy(from: &mut impl Read, to: &mut File, stop: &AtomicBool) -> io::Result<u64> {
+    let mut size = 0;
+    while !stop.load(Ordering::Relaxed) {
+        match io::copy(&mut from.by_ref().take(PIECE), to)? {
+            0 => break,
+            copied => size += copied,
+        }
+    }
+    Ok(size)
 }
 
 #[cfg(test)]
@@ -194,6 +227,9 @@ mod tests {
         let wrong = ["../secret", "a/../../secret", "a/out", "a/up/secret", "/etc/passwd", "a/magic/etc/passwd"];
         assert!(wrong.iter().all(|given| kind(given) == Kind::OutsideRoot));
         assert_eq!(kind("a/none"), Kind::NotFound);
+        let socket = std::os::unix::net::UnixListener::bind(root.join("a/socket")).unwrap();
+        assert_eq!(kind("a/socket"), Kind::InvalidArguments);
+        drop(socket);
         assert!(["", "a\0b"].iter().all(|given| kind(given) == Kind::InvalidArguments));
         // Without openat2 no link is followed at all.
         assert!(below.step_by_step(Path::new("a/./file")).is_ok());
@@ -211,11 +247,14 @@ mod tests {
         symlink(outside.path(), dir.path().join("link")).unwrap();
         symlink("nowhere", dir.path().join("dangling")).unwrap();
         let below = Below::new(dir.path()).unwrap();
+        let (go, stopped) = (AtomicBool::new(false), AtomicBool::new(true));
         for given in ["new", "sub/new"] {
             let place = below.new_place(given).unwrap();
-            assert_eq!(place.write(&mut &b"text"[..]), Ok(4));
+            assert_eq!(place.write(&mut &b"text"[..], &stopped).unwrap_err().kind, Kind::Cancelled);
+            assert!(!dir.path().join(given).exists());
+            assert_eq!(place.write(&mut &b"text"[..], &go), Ok(4));
             assert_eq!(std::fs::read(dir.path().join(given)).unwrap(), b"text");
-            assert_eq!(place.write(&mut &b"other"[..]).unwrap_err().kind, Kind::Exists);
+            assert_eq!(place.write(&mut &b"other"[..], &go).unwrap_err().kind, Kind::Exists);
             assert_eq!(std::fs::read(dir.path().join(given)).unwrap(), b"text");
         }
         for (given, kind) in [

@@ -1,8 +1,10 @@
 //! The profiler of call stacks that tools start and stop: one runs at a time, and it ends with the client that started it.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
+use super::capturing::{not_stopped, not_yours};
 use super::error::{Kind, ToolError};
 use crate::session::{EventSpec, HostOptions, Outcome, Profiler, ProfilerError, ProfilerStatus, Whose};
 use crate::stacks::{ProfilerState, StackProfile};
@@ -40,13 +42,15 @@ impl Profiling {
     /// Starts it for a client.
     ///
     /// # Errors
-    /// [`Kind::Busy`] if it runs, [`Kind::Unsupported`] if this host or the rights of the server do not allow it.
-    pub(super) fn start(&self, client: u64, wanted: Wanted) -> Result<ProfilerStatus, ToolError> {
+    /// [`Kind::Busy`] if it runs, [`Kind::Unsupported`] if this host or the rights of the server do not allow it,
+    /// [`Kind::Cancelled`] once `stop` is set.
+    pub(super) fn start(&self, client: u64, stop: &AtomicBool, wanted: Wanted) -> Result<ProfilerStatus, ToolError> {
         let Wanted { event, pids, cpus, time, max_samples, memory } = wanted;
         let sampled = event.clone();
         let whose = if pids.is_empty() { Whose::Host } else { Whose::Pids(pids) };
         let host = HostOptions { whose, cpus, raise_open_files: true, ..HostOptions::stacks(sampled) };
         let mut owned = self.write();
+        not_stopped(stop)?;
         let started =
             owned.profiler.start(event, Some(max_samples), move |builder| builder.host(host).time(time).memory(memory));
         started.map_err(|error| {
@@ -57,6 +61,10 @@ impl Profiling {
             };
             ToolError::new(kind, error.to_string())
         })?;
+        if let Err(cancelled) = not_stopped(stop) {
+            owned.profiler.stop();
+            return Err(cancelled);
+        }
         owned.client = Some(client);
         Ok(owned.profiler.status())
     }
@@ -81,11 +89,15 @@ impl Profiling {
     /// Stops it; the results stay.
     ///
     /// # Errors
-    /// [`Kind::NotRunning`].
-    pub(super) fn stop(&self) -> Result<ProfilerStatus, ToolError> {
+    /// [`Kind::NotRunning`]; [`Kind::Busy`] if another client started it.
+    pub(super) fn stop(&self, client: u64) -> Result<ProfilerStatus, ToolError> {
         let mut owned = self.write();
-        if owned.profiler.status().state == ProfilerState::Idle {
-            return Err(ToolError::new(Kind::NotRunning, "nothing is profiled"));
+        match owned.profiler.status().state {
+            ProfilerState::Idle => return Err(ToolError::new(Kind::NotRunning, "nothing is profiled")),
+            ProfilerState::Running if owned.client.is_some_and(|owner| owner != client) => {
+                return Err(not_yours("profile"));
+            }
+            _ => {}
         }
         owned.profiler.stop();
         owned.client = None;

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fs::Metadata;
+use std::hash::{BuildHasher, RandomState};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,9 +14,9 @@ use super::page::Document;
 
 /// Recordings that are open at a time; the one that was used least recently is closed for a new one.
 const MAX_OPEN: usize = 32;
-/// Results that are kept for their next pages, and bytes of all of them as JSON.
+/// Results that are kept for their next pages, and about how many bytes of memory all of them may have.
 const MAX_DOCUMENTS: usize = 16;
-const MAX_DOCUMENT_BYTES: usize = 48 << 20;
+const MAX_DOCUMENT_BYTES: usize = 64 << 20;
 /// Files of a directory that tell whether it changed.
 const MAX_FILES: usize = 256;
 
@@ -51,11 +52,32 @@ impl Recording {
     }
 }
 
+/// A number of this process, so that ids and cursors of an earlier server mean nothing to this one.
+fn tag() -> u32 {
+    // The lower half of a hash with a random key.
+    (RandomState::new().hash_one(std::process::id()) & u64::from(u32::MAX)) as u32
+}
+
+/// True for what is written as the id of a recording, of this server or of another.
+pub(super) fn is_id(name: &str) -> bool {
+    let parts = name.strip_prefix('r').and_then(|rest| rest.split_once('-'));
+    parts.is_some_and(|(number, tag)| {
+        number.parse::<u64>().is_ok() && tag.len() == 8 && tag.bytes().all(|it| it.is_ascii_hexdigit())
+    })
+}
+
 /// The open recordings, those last that were used last.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Recordings {
+    tag: u32,
     opened: u64,
     open: VecDeque<Recording>,
+}
+
+impl Default for Recordings {
+    fn default() -> Self {
+        Self { tag: tag(), opened: 0, open: VecDeque::new() }
+    }
 }
 
 impl Recordings {
@@ -66,7 +88,7 @@ impl Recordings {
         let there = there.and_then(|at| self.open.remove(at));
         let recording = there.unwrap_or_else(|| {
             self.opened += 1;
-            Recording { id: format!("r{}", self.opened), path, is_trace, identity }
+            Recording { id: format!("r{}-{:08x}", self.opened, self.tag), path, is_trace, identity }
         });
         let closed = if self.open.len() >= MAX_OPEN { self.open.pop_front() } else { None };
         self.open.push_back(recording.clone());
@@ -100,17 +122,23 @@ struct Kept {
 }
 
 /// The newest results.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Documents {
     numbers: u64,
     kept: VecDeque<Kept>,
+}
+
+impl Default for Documents {
+    fn default() -> Self {
+        Self { numbers: u64::from(tag()) << 20, kept: VecDeque::new() }
+    }
 }
 
 impl Documents {
     /// Keeps a result; returns its number.
     pub(super) fn keep(&mut self, key: Key, document: Arc<Document>) -> u64 {
         self.numbers += 1;
-        let bytes = size_of_json(&document.value);
+        let bytes = memory_of(&document.value);
         self.kept.push_back(Kept { number: self.numbers, key, document, bytes });
         while self.kept.len() > MAX_DOCUMENTS || self.bytes() > MAX_DOCUMENT_BYTES {
             self.kept.pop_front();
@@ -138,14 +166,17 @@ impl Documents {
     }
 }
 
-/// About the bytes of a value as JSON.
-fn size_of_json(value: &Value) -> usize {
-    match value {
-        Value::Array(list) => list.iter().map(size_of_json).sum::<usize>() + list.len() + 2,
-        Value::Object(fields) => fields.iter().map(|(name, value)| name.len() + 4 + size_of_json(value)).sum(),
-        Value::String(text) => text.len() + 2,
-        _ => 12,
-    }
+/// About the bytes of memory of a value.
+fn memory_of(value: &Value) -> usize {
+    size_of::<Value>()
+        + match value {
+            Value::Array(list) => list.iter().map(memory_of).sum(),
+            Value::Object(fields) => {
+                fields.iter().map(|(name, value)| size_of::<String>() + name.len() + memory_of(value)).sum()
+            }
+            Value::String(text) => text.len(),
+            _ => 0,
+        }
 }
 
 #[cfg(test)]
@@ -174,6 +205,19 @@ mod tests {
     }
 
     #[test]
+    fn ids_and_cursors_of_another_server_are_unknown() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut before, mut after) = (Recordings::default(), Recordings::default());
+        let ids = [&mut before, &mut after].map(|it| it.open(dir.path().to_owned(), false).0.id);
+        assert!(ids.iter().all(|id| is_id(id)), "{ids:?}");
+        assert_eq!(after.get(&ids[0]).unwrap_err().kind, Kind::UnknownRecording);
+        assert!(["r1", "r1-", "r1-0123456", "run-01234567", "r1-0123456x", "report"].iter().all(|name| !is_id(name)));
+        let (mut before, after) = (Documents::default(), Documents::default());
+        let number = before.keep(("tool", String::new()), Arc::default());
+        assert!(after.get(number, &("tool", String::new())).unwrap().is_none());
+    }
+
+    #[test]
     fn results_are_bounded_in_number_and_size() {
         let mut documents = Documents::default();
         let key = |number: usize| ("tool", number.to_string());
@@ -182,11 +226,15 @@ mod tests {
         assert!(documents.get(numbers[0], &key(0)).unwrap().is_none());
         assert!(documents.get(numbers[1], &key(1)).unwrap().is_some());
         assert_eq!(documents.get(numbers[1], &key(2)).unwrap_err().kind, Kind::InvalidArguments);
-        let number = documents.keep(key(99), large(MAX_DOCUMENT_BYTES / 2));
-        let last = documents.keep(key(100), large(MAX_DOCUMENT_BYTES / 2));
+        let half = MAX_DOCUMENT_BYTES / 2 - size_of::<Value>() + 1;
+        let number = documents.keep(key(99), large(half));
+        let last = documents.keep(key(100), large(half));
         assert!(documents.get(number, &key(99)).unwrap().is_none());
         // Too large alone, it is answered but not kept.
-        let huge = documents.keep(key(101), large(MAX_DOCUMENT_BYTES + 1));
+        // Numbers have more bytes in memory than as text.
+        let numbers = vec![Value::from(1); MAX_DOCUMENT_BYTES / size_of::<Value>()];
+        let numbers = Arc::new(Document { value: numbers.into(), ..Document::default() });
+        let huge = documents.keep(key(101), numbers);
         assert!(documents.get(huge, &key(101)).unwrap().is_none() && documents.get(last, &key(100)).unwrap().is_none());
     }
 }

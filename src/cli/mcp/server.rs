@@ -1,6 +1,5 @@
 //! The protocol: which methods there are, and how results and errors are answered.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use rmcp::service::RequestContext;
 use rmcp::{RoleServer, ServerHandler};
 use serde_json::{json, Map, Value};
 
-use super::context::{Context, Shared};
+use super::context::{Client, Context, Shared};
 use super::error::{Kind, ToolError};
 use super::page::{self, Cursor, Document};
 use super::prompts;
@@ -45,24 +44,6 @@ pub(super) struct Server {
     shared: Arc<Shared>,
     workers: Arc<Workers>,
     subscriptions: Subscriptions,
-}
-
-/// A connection.
-#[derive(Debug)]
-struct Client {
-    number: u64,
-    shared: Arc<Shared>,
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        let (shared, number) = (Arc::clone(&self.shared), self.number);
-        // It waits for threads, for which the others must not wait. Without a thread, it ends with the server.
-        let _ = std::thread::Builder::new().spawn(move || {
-            shared.profiling.left(number);
-            shared.capturing.left(number);
-        });
-    }
 }
 
 /// The arguments that all tools have.
@@ -100,9 +81,8 @@ fn common(arguments: &mut Map<String, Value>) -> Result<Common, ToolError> {
 impl Server {
     /// The server for one more client.
     pub(super) fn new(shared: Arc<Shared>, workers: Arc<Workers>) -> Self {
-        static CLIENTS: AtomicU64 = AtomicU64::new(1);
-        let client = Client { number: CLIENTS.fetch_add(1, Ordering::Relaxed), shared: Arc::clone(&shared) };
-        Self { client: Arc::new(client), shared, workers, subscriptions: Subscriptions::default() }
+        let client = Arc::new(Client::new(Arc::clone(&shared)));
+        Self { client, shared, workers, subscriptions: Subscriptions::default() }
     }
 
     async fn call(
@@ -125,7 +105,7 @@ impl Server {
                 return Err(ToolError::new(Kind::CursorExpired, "the result that the cursor belongs to is gone"));
             }
             None => {
-                let (shared, client) = (Arc::clone(&self.shared), self.client.number);
+                let (shared, client) = (Arc::clone(&self.shared), Arc::clone(&self.client));
                 let run = move |stop| (tool.work)(&Context { shared, client, stop }, arguments);
                 let document: Arc<Document> = Arc::new(self.workers.run(context, time, tool.name, run).await?);
                 (self.shared.documents().keep(key, Arc::clone(&document)), document)
@@ -234,7 +214,7 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
         let resource = resources::find(&request.uri).ok_or_else(|| unknown_resource(&request.uri))?;
-        let (shared, client) = (Arc::clone(&self.shared), self.client.number);
+        let (shared, client) = (Arc::clone(&self.shared), Arc::clone(&self.client));
         let read = move |stop| resource.read(&Context { shared, client, stop });
         let time = Duration::from_secs(DEFAULT_TIME_S.into());
         let read = self.workers.run(&context, time, resource.uri, read).await;

@@ -1,5 +1,6 @@
 //! Work in threads of its own: it is bounded in time and memory, tells its progress, and ends when the client cancels it.
 
+use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -8,6 +9,7 @@ use rmcp::model::ProgressNotificationParam;
 use rmcp::service::RequestContext;
 use rmcp::RoleServer;
 use tokio::sync::Semaphore;
+use tokio::time::{Interval, MissedTickBehavior};
 
 use super::error::{Kind, ToolError};
 use crate::host::Roots;
@@ -82,8 +84,10 @@ impl Workers {
             work(own)
         });
         let before = resident();
-        let mut tick = tokio::time::interval(TICK);
-        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut tick = ticks();
+        // A client that does not read its messages holds up those about progress, and nothing else.
+        let telling = tell(context, began, what);
+        tokio::pin!(telling);
         let over = tokio::time::sleep(time.saturating_sub(began.elapsed()));
         tokio::pin!(over);
         let ended = loop {
@@ -97,8 +101,8 @@ impl Workers {
                     if resident().saturating_sub(before) > self.memory {
                         break Ended::OutOfMemory;
                     }
-                    tell(context, began.elapsed(), what).await;
                 }
+                never = &mut telling => match never {},
             }
         };
         stop.store(true, Ordering::Relaxed);
@@ -114,14 +118,24 @@ impl Workers {
     }
 }
 
-/// Tells the client how long the work has taken, if it wants to know.
-async fn tell(context: &RequestContext<RoleServer>, elapsed: Duration, what: &str) {
-    let Some(token) = context.meta.get_progress_token() else { return };
-    let elapsed = elapsed.as_secs_f64();
-    // What must grow with each message; how much there is to do is not known.
-    let progress = ProgressNotificationParam::new(token, elapsed).with_message(format!("{what}: {elapsed:.1} s"));
-    // Without a client, the call is cancelled.
-    let _ = context.peer.notify_progress(progress).await;
+fn ticks() -> Interval {
+    let mut tick = tokio::time::interval(TICK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    tick
+}
+
+/// Tells the client again and again how long the work has taken, if it wants to know.
+async fn tell(context: &RequestContext<RoleServer>, began: Instant, what: &str) -> Infallible {
+    let Some(token) = context.meta.get_progress_token() else { return std::future::pending().await };
+    let mut tick = ticks();
+    loop {
+        tick.tick().await;
+        let elapsed = began.elapsed().as_secs_f64();
+        // What must grow with each message; how much there is to do is not known.
+        let progress = ProgressNotificationParam::new(token.clone(), elapsed);
+        // Without a client, the call is cancelled.
+        let _ = context.peer.notify_progress(progress.with_message(format!("{what}: {elapsed:.1} s"))).await;
+    }
 }
 
 /// Bytes of memory that the process has; 0 if they are not known.

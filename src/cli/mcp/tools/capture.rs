@@ -101,7 +101,7 @@ pub(super) fn tools() -> Vec<Tool> {
             "Stop the capture",
             "Stops the capture before its time is over. What it found stays, as source \"live\", until the next capture_start.",
             Effect::Captures,
-            |context: &Context, _: &Nothing| Ok(status(&context.shared.capturing.stop()?)),
+            |context: &Context, _: &Nothing| Ok(status(&context.shared.capturing.stop(context.client.number)?)),
         )
         .live(|_| true),
     ]
@@ -176,6 +176,7 @@ fn start(context: &Context, start: &Start) -> Result<Document, ToolError> {
     };
     limits::bound_realtime();
     let host = HostOptions { whose, raise_open_files: true, ..host };
-    let started = context.shared.capturing.start(context.client, time, options, host, start.scheduling)?;
+    let by = (context.client.number, &*context.stop);
+    let started = context.shared.capturing.start(by, time, options, host, start.scheduling)?;
     Ok(status(&started))
 }

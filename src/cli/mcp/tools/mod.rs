@@ -31,7 +31,7 @@ const LIVE: &str = "live";
 pub(super) enum Effect {
     /// It reads recordings and the host.
     Reads,
-    /// It starts or stops a capture of this host.
+    /// It starts or stops a capture of this host, or its scheduling events.
     Captures,
     /// It writes new files, if that is allowed.
     Writes,
@@ -47,7 +47,8 @@ pub(super) struct Tool {
     pub(super) says: String,
     pub(super) effect: Effect,
     pub(super) schema: Map<String, Value>,
-    /// Its result is made anew by each call, so that a page of an old one cannot be made again.
+    /// Its result may be another with each call, so that a page of an old one cannot be made again: it is of this host, or of files
+    /// that no id tells apart.
     pub(super) is_live: fn(&Value) -> bool,
     pub(super) work: Work,
 }
@@ -72,10 +73,14 @@ pub(super) fn tool<P: DeserializeOwned + JsonSchema>(
     Tool { name, title, says, effect, schema: schema::<P>(), is_live: |_| false, work: Box::new(parsed) }
 }
 
+fn is_of_live(arguments: &Value) -> bool {
+    arguments["source"] == LIVE
+}
+
 impl Tool {
-    /// Its result is made anew for the source "live".
+    /// Its result is made anew for the source "live", and with a configuration in a file.
     fn of_source(self) -> Self {
-        self.live(|arguments| arguments["source"] == LIVE)
+        self.live(|arguments| is_of_live(arguments) || arguments["configuration"].is_string())
     }
 
     fn live(mut self, is_live: fn(&Value) -> bool) -> Self {

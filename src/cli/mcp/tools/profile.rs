@@ -33,7 +33,7 @@ struct Start {
     event: Option<String>,
     /// Samples a second on each CPU, 1 to 10000 [default: 99; of a tracepoint each hit]. Do not give a period too.
     frequency: Option<u64>,
-    /// A sample each so many events.
+    /// Take one sample of every so many events.
     period: Option<u64>,
     /// Only these processes [default: the whole host, which takes root or CAP_PERFMON].
     #[serde(default)]
@@ -111,7 +111,7 @@ pub(super) fn tools() -> Vec<Tool> {
             "Stop profiling",
             "Stops profiling of call stacks before its time is over. The results stay until the next profile_start.",
             Effect::Captures,
-            |context: &Context, _: &Nothing| status(&context.shared.profiling.stop()?),
+            |context: &Context, _: &Nothing| status(&context.shared.profiling.stop(context.client.number)?),
         )
         .live(|_| true),
     ]
@@ -151,7 +151,7 @@ fn start(context: &Context, start: &Start) -> Result<Document, ToolError> {
         max_samples: start.max_samples.unwrap_or(100_000).clamp(1, MAX_SAMPLES),
         memory: MEMORY,
     };
-    status(&context.shared.profiling.start(context.client, wanted)?)
+    status(&context.shared.profiling.start(context.client.number, &context.stop, wanted)?)
 }
 
 fn results(context: &Context, results: &Results) -> Result<Document, ToolError> {

@@ -22,7 +22,7 @@ struct Open {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Of {
-    /// The id that open_recording returned, such as "r1".
+    /// The id that open_recording returned, such as "r1-5ca1ab1e".
     pub(super) recording: String,
 }
 

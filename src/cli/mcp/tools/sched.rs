@@ -11,7 +11,7 @@ use super::super::error::{Kind, ToolError};
 use super::super::page::{value_of, Document};
 use super::{tool, Effect, Tool, LIVE};
 use crate::cli::input;
-use crate::session::{Live, LiveState, Scheduling};
+use crate::session::{Live, LiveError, LiveState, Scheduling};
 use scxprof_sched::report::{self, Line as StatsLine};
 use scxprof_sched::wakers::report::Level as WakersLevel;
 
@@ -129,7 +129,7 @@ impl Sort {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Stats {
-    /// The id that open_recording returned, such as "r1", or "live" for the capture of this host.
+    /// The id that open_recording returned, such as "r1-5ca1ab1e", or "live" for the capture of this host.
     source: String,
     /// What a line is about [default: process].
     #[serde(default)]
@@ -137,7 +137,7 @@ struct Stats {
     /// What lines are sorted by [default: run]; dispatch queues have an order of their own.
     #[serde(default)]
     sort: Sort,
-    /// For by=cell: the path of the configuration below the root directory of the server.
+    /// For by=cell: the path of the configuration below the root directory of the server. Of a capture it stays loaded.
     configuration: Option<String>,
 }
 
@@ -155,19 +155,20 @@ enum Level {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Wakers {
-    /// The id that open_recording returned, such as "r1", or "live" for the capture of this host.
+    /// The id that open_recording returned, such as "r1-5ca1ab1e", or "live" for the capture of this host.
     source: String,
     /// What edges connect [default: thread].
     #[serde(default)]
     level: Level,
-    /// The path of a configuration below the root directory of the server: says which part of the wakeups stay within a subcell.
+    /// Of a recording: the path of a configuration below the root directory of the server; says which part of the wakeups stay
+    /// within a subcell.
     configuration: Option<String>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Latency {
-    /// The id that open_recording returned, such as "r1", or "live" for the capture of this host.
+    /// The id that open_recording returned, such as "r1-5ca1ab1e", or "live" for the capture of this host.
     source: String,
     /// How many threads and outliers to return [default: 20].
     count: Option<u32>,
@@ -181,7 +182,7 @@ pub(super) fn tools() -> Vec<Tool> {
             "Statistics of scheduling by CPU, thread, process, cgroup, cell, last-level cache, node or dispatch queue: run time, \
              waits, latency of wakeups (mean, p50, p95, p99, max in ns), switches, preemptions, migrations by distance, and what was \
              lost. Start here for \"why is it slow\" and for imbalance between CPUs (by=cpu).",
-            Effect::Reads,
+            Effect::Captures,
             stats,
         )
         .of_source(),
@@ -190,7 +191,7 @@ pub(super) fn tools() -> Vec<Tool> {
             "Who wakes whom",
             "Who wakes whom and how long the woken waited, who takes whose CPU (preemptions), how many wakeups cross cores, caches \
              and nodes, and chains of wakeups. For work that passes between threads and for scheduling dependencies.",
-            Effect::Reads,
+            Effect::Captures,
             wakers,
         )
         .of_source(),
@@ -199,7 +200,7 @@ pub(super) fn tools() -> Vec<Tool> {
             "Threads and moments that waited longest",
             "The threads with the most latency of wakeups, and of a recording the single waits that are far outside of the rest, \
              each with thread, CPU and time in ns. For \"what causes the tail latency\"; then timeline shows what happened there.",
-            Effect::Reads,
+            Effect::Captures,
             latency,
         )
         .of_source(),
@@ -213,12 +214,16 @@ fn live<T>(
     of: impl Fn(&Live, Scheduling) -> Result<Option<T>, ToolError>,
 ) -> Result<T, ToolError> {
     context.shared.capturing.look(|live| {
+        // Of a capture that has ended, what it found is shown.
         if !live.is_scheduling() && live.snapshot(&[]).state == LiveState::Ended {
-            return Err(ToolError::new(Kind::NoResult, "the capture has ended, and had no scheduling events"));
+            return Ok(());
         }
-        Ok(live.schedule(true)?)
+        match live.schedule(true) {
+            Ok(()) | Err(LiveError::Ended) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     })?;
-    let lacking = "the capture has no scheduling events yet: ask again after some seconds";
+    let lacking = "the capture has no scheduling events: while it runs, ask again after some seconds";
     context.shared.capturing.wait(&context.stop, lacking, |live| match live.snapshot(by).scheduling {
         // Without a whole window there is little to see.
         Some(scheduling) if scheduling.events > 0 && scheduling.window_s > 0.0 => of(live, scheduling),
@@ -230,7 +235,11 @@ fn live_stats(context: &Context, stats: &Stats) -> Result<Document, ToolError> {
     if let Some(path) = &stats.configuration {
         let wrong = |error: &dyn Display| ToolError::new(Kind::InvalidArguments, format!("{path}: {error}"));
         let given = input::configuration_text(&context.existing(path)?).map_err(|error| wrong(&error))?;
-        context.shared.capturing.look(|live| live.load(Some((path.clone(), given))).map_err(|error| wrong(&error)))?;
+        let number = context.client.number;
+        context
+            .shared
+            .capturing
+            .look_as(number, |live| live.load(Some((path.clone(), given))).map_err(|error| wrong(&error)))?;
     }
     let by = stats.by.of_report();
     let is_loaded = context.shared.capturing.snapshot(&[])?.configuration.is_some();
@@ -295,6 +304,10 @@ fn with_configuration(context: &Context, line: Line, path: Option<&str>) -> Resu
 
 fn wakers(context: &Context, wakers: &Wakers) -> Result<Document, ToolError> {
     if wakers.source == LIVE {
+        if wakers.configuration.is_some() {
+            let message = "a configuration is of no use for the wakeups of a capture: give it with a recording";
+            return Err(ToolError::new(Kind::InvalidArguments, message));
+        }
         return live_wakers(context, wakers.level);
     }
     let recording = context.recording(&wakers.source)?;

@@ -14,8 +14,9 @@ use super::super::context::{Context, Line};
 use super::super::error::{Kind, ToolError};
 use super::super::page::{value_of, Document};
 use super::super::paths::Place;
+use super::super::recordings::is_id;
 use super::scheduler::Scheduler;
-use super::{tool, Effect, Tool, LIVE};
+use super::{is_of_live, tool, Effect, Tool, LIVE};
 use crate::cli::args::MAX_LLCS;
 use crate::cli::input;
 use crate::config::{Placement, PlacementError};
@@ -26,7 +27,7 @@ use crate::session::Analysis;
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Selected {
-    /// The id that open_recording returned, such as "r1", or "live" for the capture of this host.
+    /// The id that open_recording returned, such as "r1-5ca1ab1e", or "live" for the capture of this host.
     source: String,
     /// Only threads whose name matches one of these regular expressions.
     #[serde(default)]
@@ -98,7 +99,7 @@ fn internal(error: impl std::fmt::Display) -> ToolError {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct OneGroup {
-    /// The id that open_recording returned, such as "r1", or "live" for the capture of this host.
+    /// The id that open_recording returned, such as "r1-5ca1ab1e", or "live" for the capture of this host.
     source: String,
     /// The group: a subcell as "cell/subcell", or a part of its name, as find_sharing has them.
     group: String,
@@ -109,7 +110,7 @@ struct OneGroup {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Score {
-    /// The id that open_recording returned, such as "r1", or "live" for the capture of this host.
+    /// The id that open_recording returned, such as "r1-5ca1ab1e", or "live" for the capture of this host.
     source: String,
     /// Paths of configurations of one scheduler below the root directory of the server.
     #[serde(default)]
@@ -123,7 +124,7 @@ struct Score {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Make {
-    /// The id that open_recording returned, such as "r1", or "live" for the capture of this host.
+    /// The id that open_recording returned, such as "r1-5ca1ab1e", or "live" for the capture of this host.
     source: String,
     /// The scheduler that will read it [default: mitosis].
     #[serde(default)]
@@ -190,7 +191,7 @@ pub(super) fn tools() -> Vec<Tool> {
             Effect::Reads,
             score,
         )
-        .of_source(),
+        .live(|arguments| is_of_live(arguments) || arguments["paths"].as_array().is_some_and(|paths| !paths.is_empty())),
         tool(
             "make_configuration",
             "Make a configuration",
@@ -208,7 +209,8 @@ pub(super) fn tools() -> Vec<Tool> {
              each change whether it may be chance. Answers \"what did this change do\".",
             Effect::Reads,
             diff,
-        ),
+        )
+        .live(|arguments| ["before", "after"].iter().any(|side| !arguments[side].as_str().is_some_and(is_id))),
     ]
 }
 
@@ -372,28 +374,33 @@ fn make(context: &Context, make: &Make) -> Result<Document, ToolError> {
             Scheduler::Layered => analysis.layered().map_err(refused)?,
         };
         let notes = notes.iter().map(ToString::to_string).collect();
-        return made(make.scheduler, &text, place.as_ref(), Document { notes, ..Document::default() });
+        return made(context, make.scheduler, &text, place.as_ref(), Document { notes, ..Document::default() });
     }
     let recording = context.recording(&make.source)?;
     let line = Line::new(&["extract", "-o", "-"]).option("--file", &recording.path);
     let line = line.option("--target", make.scheduler.name()).option_if("--target-cpus", make.target_cpus.as_ref());
     let (text, document) = context.text(&line.options("--cell", &make.cells))?;
-    made(make.scheduler, &text, place.as_ref(), document)
+    made(context, make.scheduler, &text, place.as_ref(), document)
 }
 
 /// A configuration as the result, after it was written if that is wanted.
-fn made(scheduler: Scheduler, text: &str, place: Option<&Place>, document: Document) -> Result<Document, ToolError> {
+fn made(
+    context: &Context,
+    scheduler: Scheduler,
+    text: &str,
+    place: Option<&Place>,
+    document: Document,
+) -> Result<Document, ToolError> {
     let configuration: Value = serde_json::from_str(text).map_err(internal)?;
     let mut value = json!({ "scheduler": scheduler.name(), "configuration": configuration });
     if let Some(place) = place {
-        place.write(&mut text.as_bytes())?;
+        place.write(&mut text.as_bytes(), &context.stop)?;
         value["written"] = place.shown.display().to_string().into();
     }
     Ok(Document { value, ..document })
 }
 
 fn diff(context: &Context, diff: &Diff) -> Result<Document, ToolError> {
-    let is_id = |name: &str| name.strip_prefix('r').is_some_and(|rest| rest.parse::<u64>().is_ok());
     let side = |name: &str| -> Result<_, ToolError> {
         if is_id(name) {
             let recording = context.recording(name)?;

@@ -87,7 +87,7 @@ enum Category {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Analyze {
-    /// The id that open_recording returned, such as "r1".
+    /// The id that open_recording returned, such as "r1-5ca1ab1e".
     recording: String,
     /// Names of analysers, such as wakeup_latency and run_queue [default: all that can run]; recording_info lists them, and a
     /// wrong name is answered with the list.
@@ -106,7 +106,7 @@ struct Analyze {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Query {
-    /// The id that open_recording returned, such as "r1".
+    /// The id that open_recording returned, such as "r1-5ca1ab1e".
     recording: String,
     /// Types of events, such as "sched_switch"; * stands for any text, such as "sched_*" [default: all].
     #[serde(default)]
@@ -119,7 +119,7 @@ struct Query {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Timeline {
-    /// The id that open_recording returned, such as "r1".
+    /// The id that open_recording returned, such as "r1-5ca1ab1e".
     recording: String,
     /// The thread; or give a CPU.
     tid: Option<u32>,
@@ -134,7 +134,7 @@ struct Timeline {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Outliers {
-    /// The id that open_recording returned, such as "r1".
+    /// The id that open_recording returned, such as "r1-5ca1ab1e".
     recording: String,
     /// How outliers are told from the rest [default: iqr].
     #[serde(default)]
@@ -150,7 +150,7 @@ struct Outliers {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Of {
-    /// The id that open_recording returned, such as "r1".
+    /// The id that open_recording returned, such as "r1-5ca1ab1e".
     recording: String,
     /// Which events are looked at [default: all].
     #[serde(default)]
