@@ -260,18 +260,10 @@ pub(super) fn configuration_text(option: &str, path: &Path) -> Result<String, Fa
         Ok(text)
     };
     read().with_context(|| format!("{option} {}", path.display())).map_err(Failure::Usage)
-/// The text of a configuration.
-pub(super) fn configuration_text(path: &Path) -> anyhow::Result<String> {
-    let mut text = String::new();
-    open::regular(path)?.take(MAX_CONFIGURATION + 1).read_to_string(&mut text)?;
-    let is_whole = text.len() as u64 <= MAX_CONFIGURATION;
-    anyhow::ensure!(is_whole, "it has more than {} MiB", MAX_CONFIGURATION >> 20);
-    Ok(text)
 }
 
 /// Reads the configuration of a scheduler that `option` names.
 pub(super) fn configuration(option: &str, path: &Path) -> Result<Placement, Failure> {
-    let read = || -> anyhow::Result<(Placement, Option<String>)> { Ok(Placement::read(&configuration_text(path)?)?) };
     let name = || format!("{option} {}", path.display());
     let text = configuration_text(option, path)?;
     let (placement, foreign) = Placement::read(&text).with_context(name).map_err(Failure::Usage)?;

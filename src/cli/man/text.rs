@@ -222,10 +222,12 @@ const TOP: Page = Page {
         ("/var/run/scx/root/stats", "The socket over which a sched_ext scheduler gives its figures"),
     ],
     see_also: &["top(1)", "perf-top(1)"],
+};
+
 const MCP: Page = Page {
     description: &[
         "Serves an agent by the Model Context Protocol: tools that open recordings or capture this host, and say who shares memory, \
-         how good a configuration is and what the scheduler does. Clients start it and speak with it on its stdin and stdout; with \
+         how good a configuration is and what the scheduler does. Most clients start it themselves and speak with it on its stdin and stdout; with \
          `--listen` it serves several clients of this host over HTTP.",
         "Paths are read only below `--root`. No file is written without `--allow-write`, and nothing loads a scheduler. It ends with \
          its client, or at SIGINT or SIGTERM.",

@@ -234,7 +234,7 @@ fn live<T>(
 fn live_stats(context: &Context, stats: &Stats) -> Result<Document, ToolError> {
     if let Some(path) = &stats.configuration {
         let wrong = |error: &dyn Display| ToolError::new(Kind::InvalidArguments, format!("{path}: {error}"));
-        let given = input::configuration_text(&context.existing(path)?).map_err(|error| wrong(&error))?;
+        let given = input::configuration_text("configuration", &context.existing(path)?)?;
         let number = context.client.number;
         context
             .shared
