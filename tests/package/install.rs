@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 const SCXPROF: &str = env!("CARGO_BIN_EXE_scxprof");
 /// 2026-11-21.
 const DATE: &str = "1795219200";
-const PAGES: [&str; 23] = [
+const PAGES: [&str; 24] = [
     "",
     "-run",
     "-record",
@@ -18,6 +18,7 @@ const PAGES: [&str; 23] = [
     "-sched",
     "-replay",
     "-stacks",
+    "-top",
     "-trace",
     "-trace-info",
     "-trace-analyze",
