@@ -2,7 +2,7 @@
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::sync::Arc;
 
 use crossbeam_channel::{Sender, TrySendError};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
@@ -24,8 +24,10 @@ use scxprof_perf::record::{MISC_FORK_EXEC, MISC_LOST_SAMPLES_BPF};
 use scxprof_perf::tracepoint::SchedDecoder;
 
 mod context;
+mod inbox;
 mod sched;
 
+pub(super) use inbox::{Inbox, Joining};
 use sched::{drop_sched, lost_until, MAX_WAITING_SCHED};
 
 /// Samples per batch; those with registers and stack are four times as large.
@@ -74,53 +76,6 @@ pub(super) enum RingKind {
     Sched(Arc<SchedDecoder>),
     /// Call stacks beside memory, which are only recorded.
     Aside,
-}
-
-/// What a worker is to read from now on: the events of a CPU that came online.
-#[derive(Debug)]
-pub(super) struct Joining {
-    pub(super) cpu: u32,
-    /// None if they write into the rings that the worker has already.
-    pub(super) rings: Vec<CpuRing>,
-    /// The events that wake it.
-    pub(super) wake: Vec<Arc<Event>>,
-}
-
-/// Brings a worker what is to be read. It is no channel: a real-time thread would spin while the sender, which is none, holds a
-/// place in it and waits for the CPU.
-#[derive(Debug, Default)]
-pub(super) struct Inbox {
-    joining: Mutex<Vec<Joining>>,
-    /// What the worker has lost so far; it says this in each round.
-    loss: Mutex<Loss>,
-}
-
-impl Inbox {
-    /// What the worker had lost by one of its last rounds.
-    pub(super) fn loss(&self) -> Loss {
-        *self.loss.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Says what the worker has lost, unless it would have to wait for a reader.
-    fn tell_loss(&self, loss: &Loss) {
-        if let Ok(mut told) = self.loss.try_lock() {
-            *told = *loss;
-        }
-    }
-
-    /// The worker takes it in its next round.
-    pub(super) fn put(&self, joining: Joining) {
-        self.joining.lock().unwrap_or_else(PoisonError::into_inner).push(joining);
-    }
-
-    /// What came; `None` if something is coming at this moment.
-    fn take(&self) -> Option<Vec<Joining>> {
-        match self.joining.try_lock() {
-            Ok(mut joining) => Some(std::mem::take(&mut joining)),
-            Err(TryLockError::Poisoned(poisoned)) => Some(std::mem::take(&mut poisoned.into_inner())),
-            Err(TryLockError::WouldBlock) => None,
-        }
-    }
 }
 
 /// How to recognize ourselves and tasks outside our namespace.
