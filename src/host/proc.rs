@@ -39,10 +39,10 @@ pub fn parse_stat(bytes: &[u8]) -> Option<Stat> {
     is_name.then(|| Stat::from_read(line.as_bytes()).ok())?
 }
 
-/// Resident pages of this process.
-pub(crate) fn resident_pages(roots: &Roots) -> Option<u64> {
+/// Bytes of resident memory of this process.
+pub(crate) fn resident_bytes(roots: &Roots) -> Option<u64> {
     let statm = read(&roots.proc.join("self/statm")).ok()?;
-    Some(StatM::from_read(&*statm).ok()?.resident)
+    Some(StatM::from_read(&*statm).ok()?.resident.saturating_mul(rustix::param::page_size() as u64))
 }
 
 /// A field of the `status` of the process or thread that this directory shows (proc_pid_status(5)).
@@ -188,7 +188,7 @@ pub(crate) mod tests {
         assert_eq!(memory(&roots, "MemAvailable").is_some(), meminfo.mem_available.is_some());
         let stat = stat(&own).unwrap();
         assert_eq!((stat.pid, stat.ppid), (status.pid, status.ppid));
-        assert!(resident_pages(&roots).unwrap() > 0);
+        assert!(resident_bytes(&roots).unwrap() > 0);
     }
 
     #[test]

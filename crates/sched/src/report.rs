@@ -36,6 +36,22 @@ pub enum By {
     Node,
 }
 
+impl By {
+    /// The word for it in command lines and JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Thread => "thread",
+            Self::Process => "process",
+            Self::Cgroup => "cgroup",
+            Self::Cell => "cell",
+            Self::Llc => "llc",
+            Self::Node => "node",
+        }
+    }
+}
+
 /// What lines are sorted by, the largest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Order {
@@ -275,15 +291,20 @@ pub fn lines(
         By::Thread => of_threads(stats, threads, labels),
         By::Process | By::Cgroup | By::Cell => grouped(stats, threads, by, labels, cell_of),
     };
+    // CPUs are in their order.
+    if order != Order::Name || !matches!(by, By::Cpu | By::Llc | By::Node) {
+        sort(&mut lines, order);
+    }
+    lines
+}
+
+/// Sorts lines.
+pub fn sort(lines: &mut [Line], order: Order) {
     if order == Order::Name {
-        // CPUs are in their order.
-        if !matches!(by, By::Cpu | By::Llc | By::Node) {
-            lines.sort_by(|a, b| (&a.name, a.tid, a.pid).cmp(&(&b.name, b.tid, b.pid)));
-        }
+        lines.sort_by(|a, b| (&a.name, a.tid, a.pid).cmp(&(&b.name, b.tid, b.pid)));
     } else {
         lines.sort_by(|a, b| b.by(order).cmp(&a.by(order)).then_with(|| (&a.name, a.tid).cmp(&(&b.name, b.tid))));
     }
-    lines
 }
 
 /// All threads as one line, scxprof's own left out; its own as another.

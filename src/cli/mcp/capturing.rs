@@ -30,7 +30,7 @@ impl Capture {
     }
 
     fn is_running(&self) -> bool {
-        self.live.snapshot(&[]).state == LiveState::Running
+        self.live.state() == LiveState::Running
     }
 }
 
@@ -161,7 +161,7 @@ impl Capturing {
         loop {
             // After the look, as what is found may come with the end.
             let (found, has_ended) = self.look(|live| {
-                let has_ended = live.snapshot(&[]).state == LiveState::Ended;
+                let has_ended = live.state() == LiveState::Ended;
                 Ok((look(live)?, has_ended))
             })?;
             if let Some(found) = found {

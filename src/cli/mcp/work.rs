@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Interval, MissedTickBehavior};
 
 use super::error::{Kind, ToolError};
-use crate::host::Roots;
+use crate::host::{proc, Roots};
 
 /// Pieces of work at a time; others wait for their turn.
 const AT_A_TIME: usize = 2;
@@ -140,7 +140,5 @@ async fn tell(context: &RequestContext<RoleServer>, began: Instant, what: &str) 
 
 /// Bytes of memory that the process has; 0 if they are not known.
 fn resident() -> u64 {
-    let text = std::fs::read_to_string(Roots::default().proc.join("self/statm")).unwrap_or_default();
-    let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
-    pages.saturating_mul(rustix::param::page_size() as u64)
+    proc::resident_bytes(&Roots::default()).unwrap_or(0)
 }

@@ -259,7 +259,8 @@ fn subtitle(state: &State, now: &Snapshot, sorted: Option<&str>) -> String {
         }
         View::Cpus => words.push(match state.kind() {
             Kind::Figures => "figures of the scheduler".to_owned(),
-            kind => format!("by {}", kind.name()),
+            kind if state.is_total => format!("by {}; samples since the start", kind.name()),
+            kind => format!("by {}; of the last window", kind.name()),
         }),
         View::Losses => words.push("losses, cost, notes".to_owned()),
     }

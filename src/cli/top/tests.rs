@@ -137,6 +137,7 @@ fn made() -> (Snapshot, AroundNow) {
         node: Some(0),
         busy: Some(0.25 * f64::from(cpu % 4)),
         samples: 30.0,
+        total_samples: 600.0,
     };
     let sharing = SharingWindow { number: 3, seconds: 10.0, report: Some(report()), ..SharingWindow::default() };
     let now = Snapshot {

@@ -26,8 +26,8 @@ pub(super) fn table(state: &State, now: &Snapshot, around: &AroundNow) -> Table 
         (View::Lines, _) => lines(now),
         (View::Scheduling, Kind::Dsqs) => dsqs(state, now),
         (View::Scheduling, Kind::By(by)) => scheduling(state, by, now),
-        (View::Cpus, Kind::By(_)) => cpus(now),
-        (View::Cpus, Kind::Caches) => caches(now, around),
+        (View::Cpus, Kind::By(_)) => cpus(state, now),
+        (View::Cpus, Kind::Caches) => caches(state, now, around),
         (View::Cpus, _) => figures(around),
         _ => losses(now, around),
     };
@@ -244,14 +244,23 @@ fn lines(now: &Snapshot) -> Table {
     }
 }
 
-fn cpus(now: &Snapshot) -> Table {
+/// The samples of CPUs and the time that they are of, as for [`counted`].
+fn sampled(state: &State, now: &Snapshot, cpus: &[&CpuNow]) -> Cell {
+    if state.is_total {
+        Cell::rate(cpus.iter().map(|cpu| cpu.total_samples).sum(), now.elapsed_s)
+    } else {
+        Cell::rate(cpus.iter().map(|cpu| cpu.samples).sum(), now.window_s)
+    }
+}
+
+fn cpus(state: &State, now: &Snapshot) -> Table {
     let row = |cpu: &CpuNow| {
         let cells = vec![
             Cell::count(cpu.cpu.into()),
             Cell::id(cpu.llc),
             Cell::id(cpu.node),
             Cell::percent_or(cpu.busy),
-            Cell::rate(cpu.samples, now.window_s),
+            sampled(state, now, &[cpu]),
         ];
         Row::new(cpu.cpu.to_string(), cells)
     };
@@ -280,7 +289,7 @@ fn mebibytes(bytes: Option<u64>) -> Cell {
     bytes.map_or_else(Cell::nothing, |bytes| Cell::number(bytes as f64, format!("{:.1}", bytes as f64 / 1_048_576.0)))
 }
 
-fn caches(now: &Snapshot, around: &AroundNow) -> Table {
+fn caches(state: &State, now: &Snapshot, around: &AroundNow) -> Table {
     let mut caches: BTreeMap<u32, Vec<&CpuNow>> = BTreeMap::new();
     for cpu in &now.cpus {
         if let Some(llc) = cpu.llc {
@@ -298,7 +307,7 @@ fn caches(now: &Snapshot, around: &AroundNow) -> Table {
             Cell::id(cpus.first().and_then(|cpu| cpu.node)),
             Cell::count(cpus.len() as u64),
             Cell::percent_or(mean),
-            Cell::rate(cpus.iter().map(|cpu| cpu.samples).sum(), now.window_s),
+            sampled(state, now, cpus),
             megabytes(cache.and_then(|cache| cache.total)),
             Cell::percent_or(local),
             mebibytes(cache.and_then(|cache| cache.occupancy)),

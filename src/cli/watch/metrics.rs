@@ -10,7 +10,7 @@ use crate::host::{proc, Roots};
 
 /// Resident bytes of this process, as far as procfs tells.
 fn resident() -> u64 {
-    proc::resident_pages(&Roots::default()).unwrap_or_default().saturating_mul(rustix::param::page_size() as u64)
+    proc::resident_bytes(&Roots::default()).unwrap_or_default()
 }
 
 /// The figures for Prometheus.

@@ -245,9 +245,9 @@ impl Counts {
         lines.into_values().collect()
     }
 
-    /// The samples of a CPU in the last window.
-    pub(super) fn of_cpu(&self, cpu: u32) -> f64 {
-        self.cpus.get(cpu as usize).map_or(0.0, |counts| counts.window.samples)
+    /// The samples of a CPU in the last window, and since the start.
+    fn of_cpu(&self, cpu: u32) -> (f64, f64) {
+        self.cpus.get(cpu as usize).map_or((0.0, 0.0), |counts| (counts.window.samples, counts.total.samples))
     }
 
     pub(super) fn measure(&self, tables: &mut Tables) {
@@ -266,9 +266,10 @@ pub(super) fn cpus(counts: &Counts, places: &CpuPlaces, busy: &FxHashMap<u32, f6
     let all = (0..most).map(|cpu| {
         let place = places.get(cpu);
         let (llc, node) = (place.map(|place| place.llc), place.map(|place| place.node));
-        CpuNow { cpu, llc, node, busy: busy.get(&cpu).copied(), samples: counts.of_cpu(cpu) }
+        let (samples, total_samples) = counts.of_cpu(cpu);
+        CpuNow { cpu, llc, node, busy: busy.get(&cpu).copied(), samples, total_samples }
     });
-    all.filter(|it| it.llc.is_some() || it.samples > 0.0 || it.busy.is_some()).collect()
+    all.filter(|it| it.llc.is_some() || it.total_samples > 0.0 || it.busy.is_some()).collect()
 }
 
 #[cfg(test)]

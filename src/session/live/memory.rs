@@ -246,6 +246,8 @@ impl MemorySink {
         let mut now = self.shared.lock();
         (now.loss, now.accesses) = (outcome.loss, self.accesses);
         now.counts.end_window();
+        // The last window is as long as there were samples.
+        now.window = self.last.saturating_sub(self.statistics.map_or(0, |statistics| statistics.begin)).max(1);
         drop(now);
         let named = |counts: Outcome| Outcome {
             modules: outcome.modules.clone(),

@@ -129,7 +129,7 @@ pub struct Live {
     source: Option<Source>,
     notes: Vec<String>,
     stop: StopHandle,
-    threads: Vec<JoinHandle<()>>,
+    thread: Option<JoinHandle<()>>,
     scheduling: Mutex<Switch>,
     /// Held while they are switched.
     switching: Mutex<()>,
@@ -251,7 +251,7 @@ impl Live {
             source: scheduling.is_none().then_some(source),
             notes,
             stop,
-            threads: vec![thread],
+            thread: Some(thread),
             scheduling: Mutex::new(scheduling.map_or(Switch::Off, Switch::OfFeed)),
             switching: Mutex::new(()),
             host,
@@ -264,6 +264,16 @@ impl Live {
             tables,
             begin: Instant::now(),
         })
+    }
+
+    /// Whether it samples.
+    #[must_use]
+    pub fn state(&self) -> LiveState {
+        if self.shared.lock().has_ended {
+            LiveState::Ended
+        } else {
+            LiveState::Running
+        }
     }
 
     /// The source of the accesses; `None` for a feed.
@@ -379,7 +389,7 @@ impl Live {
     /// Ends sampling, and waits for it and for the evaluation of the last window. What was found stays.
     pub fn stop(&mut self) {
         self.stop.stop();
-        for thread in self.threads.drain(..) {
+        if let Some(thread) = self.thread.take() {
             // What it panicked with was printed.
             let _ = thread.join();
         }
@@ -412,12 +422,12 @@ impl Live {
         let (loaded, sharing, groups) = (now.loaded.clone(), now.sharing.clone(), Arc::clone(&now.groups));
         let (loss, accesses, late_windows) = (now.loss, now.accesses, now.late_windows);
         let (window, interval, evaluation) = (now.window, now.interval, now.evaluation);
+        let elapsed = now.outcome.as_ref().map_or_else(|| self.begin.elapsed(), |outcome| outcome.duration);
         let mut notes = self.notes.clone();
         notes.extend(now.outcome.as_ref().map_or(&now.notes, |outcome| &outcome.notes).iter().cloned());
         if now.has_evaluated_all && !now.has_ended {
             notes.push("the evaluation of sharing died (a bug in scxprof): what is shown of sharing is old".to_owned());
         }
-        let state = if now.has_ended { LiveState::Ended } else { LiveState::Running };
         drop(now);
         let placement = loaded.as_ref().map(|loaded| &loaded.placement);
         let names = Names { processes: &processes, cgroups: &cgroups, places: &self.places, placement };
@@ -451,8 +461,8 @@ impl Live {
         });
         Snapshot {
             at_unix: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64(),
-            elapsed_s: self.begin.elapsed().as_secs_f64(),
-            state,
+            elapsed_s: elapsed.as_secs_f64(),
+            state: self.state(),
             source: self.source.map_or_else(String::new, |source| source.name().to_owned()),
             window_s: window as f64 / 1e9,
             configuration: loaded.as_ref().map(|loaded| loaded.name.clone()),

@@ -16,7 +16,7 @@ use scxprof_sched::report::{By, Line};
 pub struct Snapshot {
     /// Seconds since 1970.
     pub at_unix: f64,
-    /// s since the capture began.
+    /// s since the capture began, until it has ended.
     pub elapsed_s: f64,
     /// What the capture does.
     pub state: LiveState,
@@ -199,6 +199,8 @@ pub struct CpuNow {
     pub busy: Option<f64>,
     /// Samples of it in the last window.
     pub samples: f64,
+    /// Samples of it since the start.
+    pub total_samples: f64,
 }
 
 /// What was lost, and what was left out, since the start.
@@ -237,16 +239,7 @@ pub struct OwnCost {
     pub tables: Tables,
 }
 
-/// The word for it, as of `--by`.
 #[allow(clippy::trivially_copy_pass_by_ref)] // As serde calls it.
 fn by_name<S: serde::Serializer>(by: &By, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(match by {
-        By::Cpu => "cpu",
-        By::Thread => "thread",
-        By::Process => "process",
-        By::Cgroup => "cgroup",
-        By::Cell => "cell",
-        By::Llc => "llc",
-        By::Node => "node",
-    })
+    serializer.serialize_str(by.name())
 }

@@ -76,7 +76,7 @@ impl Usage {
             self.of_threads = used.collect();
             (self.ticks, self.elapsed) = (ticks, elapsed);
         }
-        let rss = proc::resident_pages(roots).unwrap_or(0).saturating_mul(rustix::param::page_size() as u64);
+        let rss = proc::resident_bytes(roots).unwrap_or(0);
         let cpu_s = cpu.saturating_sub(self.begin_cpu) as f64 / 1e9;
         (self.busy.clone(), OwnCost { cpu_s, cpus: self.cpus, rss_bytes: rss, ..OwnCost::default() })
     }

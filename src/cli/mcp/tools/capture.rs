@@ -11,7 +11,7 @@ use super::super::context::Context;
 use super::super::error::{Kind, ToolError};
 use super::super::page::Document;
 use super::scheduler::Scheduler;
-use super::{tool, Effect, Tool};
+use super::{tool, Effect, Nothing, Tool};
 use crate::cli::args::MAX_CPUS;
 use crate::cli::decision::{cache, SCXPROF};
 use crate::config::CellOptions;
@@ -70,10 +70,6 @@ struct Start {
     #[serde(default)]
     cells: Vec<String>,
 }
-
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct Nothing {}
 
 pub(super) fn tools() -> Vec<Tool> {
     vec![

@@ -9,13 +9,9 @@ use serde_json::json;
 use super::super::context::{Context, Line};
 use super::super::error::{Kind, ToolError};
 use super::super::page::Document;
-use super::{tool, Effect, Tool};
+use super::{tool, Effect, Nothing, Tool};
 use crate::host::{topology, Roots};
 use crate::sampler::event_list;
-
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct Nothing {}
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

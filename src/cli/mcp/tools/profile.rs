@@ -9,7 +9,7 @@ use super::super::context::Context;
 use super::super::error::{Kind, ToolError};
 use super::super::page::{value_of, Document};
 use super::super::profiling::Wanted;
-use super::{tool, Effect, Tool};
+use super::{tool, Effect, Nothing, Tool};
 use crate::cli::capture;
 use crate::cli::stacks::{self, unwind};
 use crate::host::Roots;
@@ -70,10 +70,6 @@ struct Results {
     #[serde(default)]
     by: Groups,
 }
-
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct Nothing {}
 
 pub(super) fn tools() -> Vec<Tool> {
     vec![

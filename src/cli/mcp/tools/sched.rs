@@ -12,7 +12,7 @@ use super::super::page::{value_of, Document};
 use super::{tool, Effect, Tool, LIVE};
 use crate::cli::input;
 use crate::session::{Live, LiveError, LiveState, Scheduling};
-use scxprof_sched::report::{self, Line as StatsLine};
+use scxprof_sched::report::{self, Order};
 use scxprof_sched::wakers::report::Level as WakersLevel;
 
 /// Edges and preemptions of a capture.
@@ -57,16 +57,7 @@ impl By {
     }
 
     fn name(self) -> &'static str {
-        match self {
-            Self::Cpu => "cpu",
-            Self::Thread => "thread",
-            Self::Process => "process",
-            Self::Cgroup => "cgroup",
-            Self::Cell => "cell",
-            Self::Llc => "llc",
-            Self::Node => "node",
-            Self::Dsq => "dsq",
-        }
+        self.of_report().map_or("dsq", report::By::name)
     }
 }
 
@@ -92,24 +83,15 @@ enum Sort {
 }
 
 impl Sort {
-    /// What a line counts for, as `sched --sort` has it; the order of names is another.
-    fn rank(self, line: &StatsLine) -> u64 {
+    fn order(self) -> Order {
         match self {
-            Self::Run => line.run.total_ns,
-            Self::Wait => line.wait.total_ns,
-            Self::Latency => line.latency.times.max_ns.unwrap_or(0),
-            Self::Switches => line.switches,
-            Self::Wakeups => line.wakeups,
-            Self::Migrations => line.migrations.total,
-            Self::Name => 0,
-        }
-    }
-
-    fn sort(self, lines: &mut [StatsLine]) {
-        if self == Self::Name {
-            lines.sort_by(|a, b| a.name.cmp(&b.name));
-        } else {
-            lines.sort_by_key(|line| std::cmp::Reverse(self.rank(line)));
+            Self::Run => Order::Run,
+            Self::Wait => Order::Wait,
+            Self::Latency => Order::Latency,
+            Self::Switches => Order::Switches,
+            Self::Wakeups => Order::Wakeups,
+            Self::Migrations => Order::Migrations,
+            Self::Name => Order::Name,
         }
     }
 
@@ -215,7 +197,7 @@ fn live<T>(
 ) -> Result<T, ToolError> {
     context.shared.capturing.look(|live| {
         // Of a capture that has ended, what it found is shown.
-        if !live.is_scheduling() && live.snapshot(&[]).state == LiveState::Ended {
+        if !live.is_scheduling() && live.state() == LiveState::Ended {
             return Ok(());
         }
         match live.schedule(true) {
@@ -260,8 +242,8 @@ fn live_stats(context: &Context, stats: &Stats) -> Result<Document, ToolError> {
         found["dsqs_window"] = value_of(&scheduling.dsqs_window)?;
     }
     for mut lines in scheduling.lines {
-        stats.sort.sort(&mut lines.total);
-        stats.sort.sort(&mut lines.window);
+        report::sort(&mut lines.total, stats.sort.order());
+        report::sort(&mut lines.window, stats.sort.order());
         found["lines"] = value_of(&lines.total)?;
         found["lines_window"] = value_of(&lines.window)?;
     }
@@ -279,7 +261,7 @@ fn live_wakers(context: &Context, level: Level) -> Result<Document, ToolError> {
 fn live_latency(context: &Context, count: usize) -> Result<Document, ToolError> {
     let scheduling = live(context, &[report::By::Thread], |_, scheduling| Ok(Some(scheduling)))?;
     let mut threads = scheduling.lines.into_iter().next().map(|lines| lines.total).unwrap_or_default();
-    Sort::Latency.sort(&mut threads);
+    report::sort(&mut threads, Order::Latency);
     threads.truncate(count);
     let notes = vec!["single waits that are outliers are told of recordings alone".to_owned()];
     Ok(Document { value: json!({ "threads": value_of(&threads)?, "outliers": null }), notes, warnings: Vec::new() })
