@@ -144,6 +144,19 @@ impl StatsClient {
         Ok(Self { path: path.to_owned(), limit, stream: Some(stream) })
     }
 
+    /// The figures of the target `top`, which all have, by the connection that is kept in `client`; by a new one if there is none, or if
+    /// another scheduler was loaded.
+    ///
+    /// # Errors
+    /// See [`NoStats`].
+    pub fn ask(client: &mut Option<Self>, path: &Path, limit: Duration) -> Result<Numbers, NoStats> {
+        let mut answer = client.as_mut().map_or(Err(NoStats::Closed), |client| client.stats("top"));
+        if matches!(answer, Err(NoStats::Closed)) {
+            answer = client.insert(Self::connect(path, limit)?).stats("top");
+        }
+        Ok(numbers(&answer?))
+    }
+
     /// The figures of a target; all have `top`.
     ///
     /// # Errors

@@ -15,6 +15,8 @@ use super::profiling::Profiling;
 use super::recordings::{Documents, Recording, Recordings};
 use crate::cli::call::{self, Called};
 use crate::cli::failure::Failure;
+use crate::host::scx_stats::StatsClient;
+use crate::session::Around;
 
 /// Bytes of a result as JSON.
 const MAX_JSON: u64 = 32 << 20;
@@ -36,6 +38,9 @@ pub(super) struct Shared {
     documents: Mutex<Documents>,
     pub(super) profiling: Profiling,
     pub(super) capturing: Capturing,
+    /// What there is beside the capture, once it was asked for: caches; the scheduler, by a connection that is kept.
+    pub(super) around: Mutex<Option<Around>>,
+    pub(super) stats_client: Mutex<Option<StatsClient>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -53,6 +58,8 @@ impl Shared {
             documents,
             profiling: Profiling::default(),
             capturing: Capturing::default(),
+            around: Mutex::default(),
+            stats_client: Mutex::default(),
         }
     }
 

@@ -1,14 +1,18 @@
 //! Resources: what is known now of this host, of its capture and of profiling, each by a URI that a client can subscribe to.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
-use serde_json::{json, Value};
+use serde_json::{json, Map, Value};
 
 use super::context::{Context, Shared};
 use super::error::{Kind, ToolError};
 use super::page::{value_of, Document};
 use super::tools::{capture_status, profile_results, topology};
+use crate::host::scx_stats::{socket, Numbers, SchedExt, StatsClient};
 use crate::host::Roots;
+use crate::session::Around;
 use crate::stacks::By as StackBy;
 use scxprof_sched::report::By;
 
@@ -45,7 +49,7 @@ pub(super) const RESOURCES: [Resource; 13] = [
     resource(
         "scxprof://scheduler",
         "scheduler",
-        "The sched_ext scheduler that is loaded, if any",
+        "The sched_ext scheduler that is loaded, if any, and its own figures",
         ResourceKind::Scheduler,
     ),
     resource("scxprof://capture", "capture", "What the capture of this host does", ResourceKind::Capture),
@@ -62,7 +66,12 @@ pub(super) const RESOURCES: [Resource; 13] = [
         ResourceKind::ProfileResults,
     ),
     resource("scxprof://stats/cpu", "CPUs", "Accesses and scheduling of each CPU", ResourceKind::Stats(By::Cpu)),
-    resource("scxprof://stats/llc", "caches", "The same of each last-level cache", ResourceKind::Stats(By::Llc)),
+    resource(
+        "scxprof://stats/llc",
+        "caches",
+        "The same of each last-level cache, and its memory bandwidth and occupancy where resctrl has them",
+        ResourceKind::Stats(By::Llc),
+    ),
     resource("scxprof://stats/node", "nodes", "The same of each NUMA node", ResourceKind::Stats(By::Node)),
     resource("scxprof://stats/process", "processes", "The same of each process", ResourceKind::Stats(By::Process)),
     resource("scxprof://stats/thread", "threads", "The same of each thread", ResourceKind::Stats(By::Thread)),
@@ -90,6 +99,8 @@ pub(super) fn find(uri: &str) -> Option<&'static Resource> {
     RESOURCES.iter().find(|resource| resource.uri == uri)
 }
 
+/// How long a scheduler may take to answer.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// Functions and stacks of a profile.
 const MAX_LINES: usize = 1_000;
 
@@ -103,13 +114,19 @@ impl Resource {
         let of = |value: Value| Ok(Document { value, ..Document::default() });
         let read = match self.kind {
             ResourceKind::Topology => topology(),
-            ResourceKind::Scheduler => of(scheduler(&Roots::default())),
+            ResourceKind::Scheduler => of(scheduler(&Roots::default(), &context.shared.stats_client)?),
             ResourceKind::Capture => capturing.snapshot(&[]).map(|snapshot| capture_status(&snapshot)),
             ResourceKind::ProfileStatus => of(value_of(&context.shared.profiling.status())?),
             ResourceKind::ProfileResults => profile_results(context, (StackBy::Symbol, MAX_LINES)),
             ResourceKind::Stats(by) => capturing.snapshot(&[by]).and_then(|snapshot| {
                 let scheduling = snapshot.scheduling.as_ref().and_then(|it| it.lines.first());
+                let (caches, no_caches) = match by {
+                    By::Llc => caches(&context.shared.around)?,
+                    _ => (Value::Null, None),
+                };
                 of(json!({
+                    "caches": caches,
+                    "no_caches": no_caches,
                     "state": snapshot.state,
                     "at_unix": snapshot.at_unix,
                     "elapsed_s": snapshot.elapsed_s,
@@ -139,7 +156,7 @@ impl Resource {
         let mut hasher = DefaultHasher::new();
         match self.kind {
             ResourceKind::Topology => topology().map(|document| document.value.to_string()).ok().hash(&mut hasher),
-            ResourceKind::Scheduler => scheduler(&Roots::default()).to_string().hash(&mut hasher),
+            ResourceKind::Scheduler => format!("{:?}", SchedExt::read(&Roots::default())).hash(&mut hasher),
             ResourceKind::ProfileStatus | ResourceKind::ProfileResults => {
                 let status = shared.profiling.status();
                 (status.samples, status.elapsed_s.to_bits(), format!("{:?}", status.state)).hash(&mut hasher);
@@ -155,42 +172,66 @@ impl Resource {
     }
 }
 
-/// What the kernel says of sched_ext (kernel/sched/ext.c: its attributes in sysfs).
-fn scheduler(roots: &Roots) -> Value {
-    let dir = roots.sys.join("kernel/sched_ext");
-    let read = |name: &str| {
-        let bytes = crate::host::open::regular(&dir.join(name)).ok().and_then(|file| {
-            let mut bytes = Vec::new();
-            std::io::Read::read_to_end(&mut std::io::Read::take(file, 4096), &mut bytes).ok()?;
-            Some(bytes)
-        });
-        bytes.map(|bytes| String::from_utf8_lossy(bytes.trim_ascii()).into_owned())
-    };
-    json!({
-        "is_supported": dir.is_dir(),
-        "state": read("state"),
-        "name": read("root/ops"),
-        "switch_all": read("switch_all"),
-        "nr_rejected": read("nr_rejected"),
-        "enable_seq": read("enable_seq"),
-        "events": read("root/events"),
-    })
+/// What the kernel says of sched_ext, and the figures that the scheduler gives of itself.
+fn scheduler(roots: &Roots, client: &Mutex<Option<StatsClient>>) -> Result<Value, ToolError> {
+    let Some(kernel) = SchedExt::read(roots) else { return Ok(json!({ "is_supported": false })) };
+    let mut found = value_of(&kernel)?;
+    found["is_supported"] = true.into();
+    if kernel.name.is_some() {
+        let mut client = client.lock().unwrap_or_else(PoisonError::into_inner);
+        match StatsClient::ask(&mut client, &socket(roots), PATIENCE) {
+            Ok(Numbers { values, left_out }) => {
+                let figures: Map<String, Value> = values.into_iter().map(|(name, it)| (name, it.into())).collect();
+                (found["figures"], found["figures_left_out"]) = (figures.into(), left_out.into());
+            }
+            Err(why) => found["no_figures"] = why.to_string().into(),
+        }
+    }
+    Ok(found)
+}
+
+/// Memory bandwidth and occupancy of each last-level cache, by its lowest CPU.
+fn caches(around: &Mutex<Option<Around>>) -> Result<(Value, Option<String>), ToolError> {
+    let mut around = around.lock().unwrap_or_else(PoisonError::into_inner);
+    let now = around.get_or_insert_with(|| Around::new(&Roots::default())).look(std::iter::empty());
+    Ok((value_of(&now.caches)?, now.no_caches))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::net::UnixListener;
+
     use super::*;
 
     #[test]
     fn the_scheduler_is_read_below_its_root() {
         let dir = tempfile::tempdir().unwrap();
-        let roots = Roots { sys: dir.path().into(), ..Roots::default() };
-        assert_eq!(scheduler(&roots)["is_supported"], false);
+        let roots = Roots { sys: dir.path().into(), files: dir.path().into(), ..Roots::default() };
+        assert_eq!(scheduler(&roots, &Mutex::default()).unwrap()["is_supported"], false);
         std::fs::create_dir_all(dir.path().join("kernel/sched_ext/root")).unwrap();
         std::fs::write(dir.path().join("kernel/sched_ext/state"), "enabled\n").unwrap();
         std::fs::write(dir.path().join("kernel/sched_ext/root/ops"), "mitosis\n").unwrap();
-        let now = scheduler(&roots);
-        assert_eq!((&now["state"], &now["name"], &now["events"]), (&json!("enabled"), &json!("mitosis"), &Value::Null));
+        let now = scheduler(&roots, &Mutex::default()).unwrap();
+        assert_eq!((&now["state"], &now["name"]), (&json!("enabled"), &json!("mitosis")));
+        assert!(now["no_figures"].is_string(), "nobody listens: {now}");
+        std::fs::create_dir_all(socket(&roots).parent().unwrap()).unwrap();
+        let listener = UnixListener::bind(socket(&roots)).unwrap();
+        let answers = std::thread::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            let mut lines = BufReader::new(&stream);
+            for turn in 1..3 {
+                lines.read_line(&mut String::new()).unwrap();
+                let answer = json!({ "errno": 0, "args": { "resp": { "turns": turn } } });
+                writeln!(&stream, "{answer}").unwrap();
+            }
+        });
+        // By one connection, as a scheduler gives what is new on it.
+        let client = Mutex::default();
+        for turn in [1.0, 2.0] {
+            assert_eq!(scheduler(&roots, &client).unwrap()["figures"], json!({ "turns": turn }));
+        }
+        answers.join().unwrap();
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! long tasks wait for CPUs, memory and I/O.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc::{sync_channel, Receiver, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::host::hierarchy::Mount;
 use crate::host::psi::{self, Pressures};
 use crate::host::resctrl::{self, Figured, MonitoringGroup, NoFigure, Resctrl};
-use crate::host::scx_stats::{numbers, socket, NoStats, Numbers, SchedExt, StatsClient};
+use crate::host::scx_stats::{socket, Numbers, SchedExt, StatsClient};
 use crate::host::{priority, topology, Roots};
 
 /// How long the scheduler may take to answer.
@@ -270,7 +270,7 @@ fn asker(path: PathBuf, figures: Arc<Mutex<Figures>>) -> Option<SyncSender<()>> 
     let ask = move || {
         let mut client = None;
         while told.recv().is_ok() {
-            let answer = answer(&path, &mut client);
+            let answer = StatsClient::ask(&mut client, &path, PATIENCE);
             let mut figures = figures.lock().unwrap_or_else(PoisonError::into_inner);
             *figures = match answer {
                 Ok(numbers) => Figures { numbers, why: None },
@@ -281,20 +281,12 @@ fn asker(path: PathBuf, figures: Arc<Mutex<Figures>>) -> Option<SyncSender<()>> 
     priority::spawn("scx-stats", ask).ok().map(|_| tell)
 }
 
-fn answer(path: &Path, client: &mut Option<StatsClient>) -> Result<Numbers, NoStats> {
-    let mut answer = client.as_mut().map_or(Err(NoStats::Closed), |client| client.stats("top"));
-    // There was none, or it was another scheduler's.
-    if matches!(answer, Err(NoStats::Closed)) {
-        answer = client.insert(StatsClient::connect(path, PATIENCE)?).stats("top");
-    }
-    Ok(numbers(&answer?))
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
     use std::io::{BufRead, BufReader, Write};
     use std::os::unix::net::UnixListener;
+    use std::path::Path;
     use std::time::Instant;
 
     use super::*;
