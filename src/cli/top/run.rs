@@ -1,6 +1,6 @@
 //! The capture that is shown, and the loop of keys and frames.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -61,10 +61,16 @@ impl Engine {
         self.now = self.live.snapshot(&by);
         let is = |kind: By| state.view == View::Processes && state.kind() == Kind::By(kind);
         self.around.watch_cells(&if is(By::Cell) { cells(&self.now) } else { BTreeMap::new() });
-        let has_cgroups = state.is_frozen || is(By::Cgroup);
-        let lines = self.now.accesses.iter().filter(|lines| has_cgroups && lines.by == By::Cgroup);
-        let paths = lines.flat_map(|lines| &lines.lines).map(|line| line.cgroup.as_deref().unwrap_or(&line.name));
-        self.around_now = self.around.look(paths);
+        let (cgroups, cells) = (state.is_frozen || is(By::Cgroup), state.is_frozen || is(By::Cell));
+        let lines = |by: By, is_wanted: bool| {
+            let lines = self.now.accesses.iter().filter(move |lines| is_wanted && lines.by == by);
+            lines.flat_map(|lines| &lines.lines)
+        };
+        let named = lines(By::Cgroup, cgroups).map(|line| line.cgroup.as_deref().unwrap_or(&line.name));
+        // A cell has the cgroups of its threads.
+        let of_cells = lines(By::Thread, cells).filter(|line| line.subcell.is_some());
+        let paths: BTreeSet<&str> = named.chain(of_cells.filter_map(|line| line.cgroup.as_deref())).collect();
+        self.around_now = self.around.look(paths.into_iter());
         (&self.now, &self.around_now)
     }
 

@@ -1,13 +1,13 @@
 //! The tables of the views, made from what is known now.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use scxprof_base::columns::Column;
 
 use super::sched_views::{dsqs, scheduling};
 use super::state::{head, Kind, State, View};
 use super::table::{Cell, Row, Table};
-use crate::host::psi::{NoPressure, Pressure};
+use crate::host::psi::{NoPressure, Pressure, Pressures};
 use crate::report::{Granule, LineSharing, Report};
 use crate::session::{AccessCounts, AccessLine, AroundNow, By, CpuNow, Group, Snapshot};
 
@@ -133,17 +133,10 @@ fn accesses(state: &State, by: By, now: &Snapshot, around: &AroundNow) -> Table 
             }
             By::Cgroup => {
                 let path = line.cgroup.as_deref().unwrap_or(&line.name);
-                let pressures = around.cgroups.get(path);
-                let some = |of: Option<&Result<Pressure, NoPressure>>| {
-                    let pressure = of.and_then(|pressure| pressure.as_ref().ok());
-                    pressure
-                        .map_or_else(Cell::nothing, |it| Cell::number(it.some.avg10, format!("{:.1}", it.some.avg10)))
-                };
-                cells.push(some(pressures.map(|it| &it.cpu)));
-                cells.push(some(pressures.map(|it| &it.memory)));
-                cells.push(some(pressures.map(|it| &it.io)));
+                cells.extend(pressed(around, &[path]));
             }
             By::Cell => {
+                cells.extend(pressed(around, &cgroups_of(now, &line.name)));
                 let cell = around.cells.get(&line.name);
                 cells.push(megabytes(cell.and_then(|cell| cell.total)));
                 cells.push(mebibytes(cell.and_then(|cell| cell.occupancy)));
@@ -178,6 +171,9 @@ fn accesses(state: &State, by: By, now: &Snapshot, around: &AroundNow) -> Table 
             add("PSI-IO%", NUMBER(4));
         }
         By::Cell => {
+            add("PSI-CPU%", NUMBER(4));
+            add("PSI-MEM%", NUMBER(6));
+            add("PSI-IO%", NUMBER(6));
             add("MEMORY-MB/s", NUMBER(3));
             add("L3-MiB", NUMBER(3));
         }
@@ -190,6 +186,23 @@ fn accesses(state: &State, by: By, now: &Snapshot, around: &AroundNow) -> Table 
         "no access was sampled yet".to_owned()
     };
     Table { heads, rows: rows.collect(), sorted, empty, ..Table::default() }
+}
+
+/// The cgroups of the threads of a cell.
+fn cgroups_of<'a>(now: &'a Snapshot, cell: &str) -> Vec<&'a str> {
+    let threads = now.accesses.iter().filter(|lines| lines.by == By::Thread).flat_map(|lines| &lines.lines);
+    let own = threads.filter(|line| line.subcell.as_deref() == Some(cell));
+    own.filter_map(|line| line.cgroup.as_deref()).collect::<BTreeSet<&str>>().into_iter().collect()
+}
+
+/// The pressure on CPU, memory and I/O: of several cgroups the highest.
+fn pressed(around: &AroundNow, cgroups: &[&str]) -> [Cell; 3] {
+    let most = |of: fn(&Pressures) -> &Result<Pressure, NoPressure>| {
+        let known = cgroups.iter().filter_map(|path| of(around.cgroups.get(*path)?).as_ref().ok());
+        let most = known.map(|pressure| pressure.some.avg10).max_by(f64::total_cmp);
+        most.map_or_else(Cell::nothing, |most| Cell::number(most, format!("{most:.1}")))
+    };
+    [most(|it| &it.cpu), most(|it| &it.memory), most(|it| &it.io)]
 }
 
 /// The key of a line of accesses: a thread's is its id.
