@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{criterion_group, criterion_main, BatchSize, Criterion, Throughput};
 use rustc_hash::FxHashMap;
-use scxprof::cluster::{ClusterOptions, Sharing};
+use scxprof::cluster::{ClusterOptions, Detail, Sharing};
 use scxprof::sample::Comm;
 use scxprof::testing::cluster::quality::adjusted_rand_index;
 use scxprof::testing::cluster::truth::{Scenario, Stream};
@@ -110,7 +110,7 @@ fn cluster(criterion: &mut Criterion) {
     drop(stream);
     group.throughput(Throughput::Elements(1));
     let mut quick = ClusterOptions::default();
-    quick.stability = false;
+    quick.detail = Detail::Communities;
     group.bench_function("solve, 10 M samples of 2,000 threads", |bencher| {
         bencher.iter(|| black_box(sharing.solve(&quick)));
     });

@@ -11,24 +11,42 @@ const MOST: usize = 240;
 
 /// A value for each step of time. All steps have the same length, 1 ms times a power of two, and begin at a multiple of it, so
 /// that two of these can be compared.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub(crate) struct Steps<T> {
     /// The length of a step, ns.
     step: u64,
     /// The number of the first step since time 0.
     first: u64,
     values: Vec<T>,
+    /// The begin of the step that was last asked for, and its index: most times follow one another.
+    last: (u64, usize),
+}
+
+impl<T: PartialEq> PartialEq for Steps<T> {
+    fn eq(&self, other: &Self) -> bool {
+        (self.step, self.first, &self.values) == (other.step, other.first, &other.values)
+    }
 }
 
 impl<T> Default for Steps<T> {
     fn default() -> Self {
-        Self { step: STEP, first: 0, values: Vec::new() }
+        Self { step: STEP, first: 0, values: Vec::new(), last: (0, 0) }
     }
 }
 
 impl<T: Default + for<'a> AddAssign<&'a T>> Steps<T> {
     /// The value of the step of `time` (ns). What comes late counts in the first step.
+    #[inline]
     pub(crate) fn at(&mut self, time: u64) -> &mut T {
+        let (begin, at) = self.last;
+        if time.wrapping_sub(begin) < self.step && at < self.values.len() {
+            return &mut self.values[at];
+        }
+        self.other_step(time)
+    }
+
+    /// [`Steps::at`] for another step than the last one.
+    fn other_step(&mut self, time: u64) -> &mut T {
         if self.values.is_empty() {
             self.first = time / self.step;
         }
@@ -39,6 +57,7 @@ impl<T: Default + for<'a> AddAssign<&'a T>> Steps<T> {
         if at >= self.values.len() {
             self.values.resize_with(at + 1, T::default);
         }
+        self.last = (self.first.saturating_add(at as u64).saturating_mul(self.step), at);
         &mut self.values[at]
     }
 
@@ -53,6 +72,7 @@ impl<T: Default + for<'a> AddAssign<&'a T>> Steps<T> {
             }
         }
         (self.step, self.first, self.values) = (self.step.saturating_mul(2), first, merged);
+        self.last = (0, usize::MAX);
     }
 
     /// The length of a step, ns.
@@ -66,7 +86,7 @@ impl<T: Default + for<'a> AddAssign<&'a T>> Steps<T> {
 
     /// The same steps with other values.
     pub(crate) fn map<U>(&self, of: impl FnMut(&T) -> U) -> Steps<U> {
-        Steps { step: self.step, first: self.first, values: self.values.iter().map(of).collect() }
+        Steps { step: self.step, first: self.first, values: self.values.iter().map(of).collect(), last: self.last }
     }
 
     /// Gives both steps of one length.

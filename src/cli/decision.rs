@@ -81,9 +81,9 @@ impl DecisionArgs {
         self.target.scheduler()
     }
 
-    /// The same for a session, with the names that will be shown.
-    pub(super) fn analysis(&self, named: Named) -> AnalysisOptions {
-        let symbols = named != Named::Nothing && !self.no_symbols;
+    /// The same for a session of whose decision that is made.
+    pub(super) fn analysis(&self, made: Made) -> AnalysisOptions {
+        let symbols = made == Made::NamedReport && !self.no_symbols;
         AnalysisOptions {
             cells: self.cell_options(),
             min_share: self.min_share(),
@@ -92,6 +92,7 @@ impl DecisionArgs {
             use_hints: self.use_hints,
             this_host: self.this_host,
             score: false,
+            report: made != Made::Configuration,
             symbols,
             symbol_cache: cache(),
             source_lines: symbols.then(|| SCXPROF.into()),
@@ -129,21 +130,26 @@ pub(super) enum Printed {
     Json,
 }
 
-/// Of what there are names of code and variables.
+/// What is made of a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Named {
-    Nothing,
-    /// All, with source lines.
-    All,
+pub(super) enum Made {
+    /// The configuration alone.
+    Configuration,
+    /// A report too, without the names of code and variables.
+    Report,
+    /// A report with these names and source lines.
+    NamedReport,
 }
 
-impl Named {
-    /// All if a person reads the answer, which has source lines, or if they are written.
-    pub(super) fn new(shown: Shown, has_report: bool) -> Self {
-        if has_report || shown.is_for_people() || shown.printed == Printed::Json {
-            Self::All
+impl Made {
+    /// A person reads names, and so do programs that read the report.
+    pub(super) fn new(shown: Shown, outputs: &OutputArgs) -> Self {
+        if outputs.has_report() || shown.is_for_people() || shown.printed == Printed::Json {
+            Self::NamedReport
+        } else if outputs.has_figures() {
+            Self::Report
         } else {
-            Self::Nothing
+            Self::Configuration
         }
     }
 }
@@ -242,7 +248,7 @@ impl Decided {
 
     /// True if the configuration leaves out some of what was found, which is always shown then.
     fn leaves_out(&self) -> bool {
-        self.found.decision().notes.iter().any(|note| matches!(note, Note::LeftOutOfHost { .. }))
+        self.found.decision().notes.iter().any(Note::leaves_out)
     }
 
     /// True if a person is shown what was found.

@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::args::{text, MaxLossArgs, MemoryArgs, RESULT};
 use super::capture;
-use super::decision::{self, DecisionArgs, Named, Shown};
+use super::decision::{self, DecisionArgs, Made, Shown};
 use super::ends::{Ends, Step};
 use super::evidence::EvidenceArgs;
 use super::failure::{Done, Failure};
@@ -113,8 +113,8 @@ impl Recording<'_> {
     /// Reads the samples that are selected.
     fn sample(&mut self, sched: Option<&mut SchedSink>) -> Result<Sampled, Failure> {
         let Self { args, shown, profile, filter, stop, .. } = self;
-        let named = Named::new(*shown, args.outputs.has_report());
-        let mut builder = input::session(profile, args.memory.bytes()).analysis(args.decision.analysis(named));
+        let made = Made::new(*shown, &args.outputs);
+        let mut builder = input::session(profile, args.memory.bytes()).analysis(args.decision.analysis(made));
         let mut select = |sample: &Sample, cgroups: &mut Cgroups| filter.keeps(sample, cgroups);
         if !args.filter.is_empty() {
             builder = builder.select(&mut select);

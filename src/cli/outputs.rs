@@ -118,6 +118,11 @@ impl OutputArgs {
         self.report.is_some() || self.has_page()
     }
 
+    /// True if figures of the report are written, for other programs.
+    pub(super) fn has_figures(&self) -> bool {
+        self.sharing_csv.is_some() || self.prometheus.is_some()
+    }
+
     /// True if the page is written, which shows all that there is.
     pub(super) fn has_page(&self) -> bool {
         self.html.is_some()

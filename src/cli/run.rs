@@ -11,7 +11,7 @@ use super::args::RESULT;
 use super::capture::{self, CaptureArgs};
 use super::command::Held;
 use super::controllers;
-use super::decision::{self, DecisionArgs, Named, Shown};
+use super::decision::{self, DecisionArgs, Made, Shown};
 use super::ends::{Ends, Step};
 use super::evidence::EvidenceArgs;
 use super::failure::{Done, Failure};
@@ -82,8 +82,8 @@ pub(super) fn run(args: &RunArgs, stdout: Stdout) -> Result<(), Failure> {
     let (mut builder, mut host) = capture::builder(wanted)?;
     let shown = Shown::new(output_args, *verbose);
     // A score names no memory.
-    let named = if scored.is_empty() { Named::new(shown, output_args.has_report()) } else { Named::Nothing };
-    let mut analysis = decision.analysis(named);
+    let made = if scored.is_empty() { Made::new(shown, output_args) } else { Made::Configuration };
+    let mut analysis = decision.analysis(made);
     if decision.use_hints && !wanted.hints.are_followed() {
         return Err(Failure::Usage(anyhow!("--use-hints needs --hints-map, which says where the hints are")));
     }

@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::args::{percent, text, MaxLossArgs, MemoryArgs, ResultFileArgs, INPUT, MAX_LLCS, RESULT, TUNING};
 use super::capture;
-use super::decision::{DecisionArgs, Named};
+use super::decision::{DecisionArgs, Made};
 use super::ends::{Ends, Step};
 use super::failure::{Done, Failure};
 use super::filter::{Filter, FilterArgs};
@@ -116,7 +116,7 @@ pub(super) fn run(args: &ScoreArgs, stdout: Stdout) -> Result<(), Failure> {
     let addresses = input::addresses(&mut profile);
     let builder = input::session(&mut profile, args.memory.bytes());
     let scheduler = configurations.first().map_or(Scheduler::Mitosis, |it| it.1.scheduler());
-    let mut analysis = AnalysisOptions { scheduler, score: true, ..args.decision.analysis(Named::Nothing) };
+    let mut analysis = AnalysisOptions { scheduler, score: true, ..args.decision.analysis(Made::Configuration) };
     let mut select = |sample: &Sample, cgroups: &mut Cgroups| filter.keeps(sample, cgroups);
     if configurations.iter().any(|it| it.1.uses_hints()) {
         analysis.use_hints = true;

@@ -53,6 +53,17 @@ pub enum Verdict {
     Unknown(Reason),
 }
 
+/// How much [`Sharing::solve`](super::Sharing::solve) finds out; each has what those before it have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Detail {
+    /// The communities, and what a partition of the threads is worth.
+    Communities,
+    /// [`Community::over_time`].
+    OverTime,
+    /// All that a report shows: [`Community::stability`], and the pages and lines that are shared. It takes three times as long.
+    Report,
+}
+
 /// Options of [`Sharing::solve`](super::Sharing::solve).
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
@@ -65,13 +76,13 @@ pub struct ClusterOptions<'a> {
     pub max_threads: usize,
     /// The process of each thread, if the samples are first touches of pages (source `faults`).
     pub first_touches: Option<&'a [u32]>,
-    /// Also solves the two halves of the samples, which doubles the cost, for [`Community::stability`].
-    pub stability: bool,
+    /// How much is found out.
+    pub detail: Detail,
 }
 
 impl Default for ClusterOptions<'_> {
     fn default() -> Self {
-        Self { cells: &[], min_accesses: MIN_ACCESSES, max_threads: 3000, first_touches: None, stability: true }
+        Self { cells: &[], min_accesses: MIN_ACCESSES, max_threads: 3000, first_touches: None, detail: Detail::Report }
     }
 }
 
@@ -89,22 +100,23 @@ pub struct Community {
     pub share_of_accesses: f64,
     /// The part of a member's possible misses that it has in common with another member, on average.
     pub common: f64,
-    /// The part of the misses in their regions that are transfers: another thread had written the line.
+    /// The part of the misses in their regions that are transfers: another thread had written the line; with [`Detail::Report`].
     pub transfers: f64,
     /// True if it contains all threads of a process, or of processes that share memory, so that there are no other threads to
     /// compare with.
     pub is_all: bool,
     /// The mean overlap (Jaccard) of this community with the nearest one of each half of the samples, 1 for the same; `None`
-    /// without [`ClusterOptions::stability`].
+    /// without [`Detail::Report`].
     pub stability: Option<f64>,
     /// Whether they share with the same threads all the time; `None` for runs of less than half a second, for samples without
-    /// times, and without [`ClusterOptions::stability`].
+    /// times, and without [`Detail::OverTime`].
     pub over_time: Option<OverTime>,
-    /// The part of communities with as much evidence that were right in streams of known truth; see [`super`].
+    /// The part of communities with as much evidence that were right in streams of known truth; see [`super`]. It counts on
+    /// [`Detail::Report`].
     pub confidence: f64,
-    /// The largest regions that its threads share, by the misses that a shared cache avoids.
+    /// The largest regions that its threads share, by the misses that a shared cache avoids; with [`Detail::Report`].
     pub regions: Vec<Structure>,
-    /// The hottest pages that its threads share, the hottest first.
+    /// The hottest pages that its threads share, the hottest first; with [`Detail::Report`].
     pub pages: Vec<Hot>,
     /// The hottest lines of those pages that more than one thread touched.
     pub lines: Vec<Hot>,
@@ -122,7 +134,7 @@ pub struct Clusters {
     pub locality: Option<f64>,
     /// The adjusted Rand index between the communities of the two halves of the samples.
     pub stability: Option<f64>,
-    /// The hottest pages of hubs.
+    /// The hottest pages of hubs; like all that follows but the counts, with [`Detail::Report`].
     pub hubs: Vec<Hot>,
     /// The hottest lines that threads share and that are written, by how often another cache had them: the most first.
     pub lines: Vec<Hot>,

@@ -162,7 +162,9 @@ mod unions;
 mod verdicts;
 
 pub use classes::{ClassSharing, ClassUse, PairUse};
-pub use clusters::{ClusterOptions, Clusters, Community, Edge, Hot, LineUse, Reason, Structure, Verdict, MIN_ACCESSES};
+pub use clusters::{
+    ClusterOptions, Clusters, Community, Detail, Edge, Hot, LineUse, Reason, Structure, Verdict, MIN_ACCESSES,
+};
 pub use lines::LineSharing;
 pub use rules::OverTime;
 pub use sketch::{Sharing, SketchStats};

@@ -19,10 +19,33 @@ const NAMED: usize = 8;
 const LINES_OF_ALL: usize = 32;
 const THREADS_OF_LINE: usize = 16;
 
-/// Fills in the communities and what they share.
-pub(crate) fn describe(sharing: &Sharing, misses: &Misses, found: &[(u32, RawCommunity)], clusters: &mut Clusters) {
+/// The communities, without what [`describe`] adds.
+pub(crate) fn communities(sharing: &Sharing, found: &[(u32, RawCommunity)]) -> Vec<Community> {
     let activity = sharing.threads();
     let total: f64 = activity.iter().map(|a| a.accesses as f64).sum::<f64>().max(1.0);
+    let of = |(cell, found): &(u32, RawCommunity)| {
+        let accesses: f64 = found.members.iter().map(|&t| activity[t as usize].accesses as f64).sum();
+        Community {
+            cell: *cell,
+            threads: found.members.clone(),
+            accesses,
+            share_of_accesses: accesses / total,
+            common: found.common.min(1.0),
+            transfers: 0.0,
+            is_all: found.is_all,
+            stability: found.stability,
+            over_time: found.over_time,
+            confidence: super::quality::confidence(found),
+            regions: Vec::new(),
+            pages: Vec::new(),
+            lines: Vec::new(),
+        }
+    };
+    found.iter().map(of).collect()
+}
+
+/// Adds what only a report shows: the memory that the communities share.
+pub(crate) fn describe(sharing: &Sharing, misses: &Misses, clusters: &mut Clusters) {
     let pages: FxHashMap<(u64, u64), &Page> = sharing
         .pages()
         .map(|page| {
@@ -32,7 +55,7 @@ pub(crate) fn describe(sharing: &Sharing, misses: &Misses, found: &[(u32, RawCom
         .collect();
     let named = Named { sharing, pages };
     let of_community = |thread: u32| community_of(clusters, thread).map(|community| community as usize);
-    let mut shared = vec![Vec::new(); found.len()];
+    let mut shared = vec![Vec::new(); clusters.communities.len()];
     for page in misses.uses.chunk_by(|a, b| (a.object, a.line / LINES) == (b.object, b.line / LINES)) {
         for (community, weight) in own_page(page, &of_community) {
             shared[community].push((weight, page));
@@ -49,27 +72,11 @@ pub(crate) fn describe(sharing: &Sharing, misses: &Misses, found: &[(u32, RawCom
         let pages: Vec<Hot> = shared.iter().take(NAMED).filter_map(|(_, page)| named.page(page)).collect();
         (pages, lines.into_iter().take(NAMED).filter_map(|line| named.line(line)).collect::<Vec<Hot>>())
     };
-    let communities = found.iter().zip(&mut shared).map(|((cell, found), shared)| {
-        let (pages, lines) = hot(shared);
-        let (structures, transfers) = named.structures(&clusters.regions, &found.members);
-        let accesses: f64 = found.members.iter().map(|&t| activity[t as usize].accesses as f64).sum();
-        Community {
-            cell: *cell,
-            threads: found.members.clone(),
-            accesses,
-            share_of_accesses: accesses / total,
-            common: found.common.min(1.0),
-            transfers,
-            is_all: found.is_all,
-            stability: found.stability,
-            over_time: found.over_time,
-            confidence: super::quality::confidence(found),
-            regions: structures,
-            pages,
-            lines,
-        }
-    });
-    clusters.communities = communities.collect();
+    let Clusters { communities, regions, .. } = clusters;
+    for (community, shared) in communities.iter_mut().zip(&mut shared) {
+        (community.pages, community.lines) = hot(shared);
+        (community.regions, community.transfers) = named.structures(regions, &community.threads);
+    }
     // What one community alone uses, or what two threads do, keeps nobody from being told apart.
     let is_of_several = |page: &&[Use]| {
         let threads: BTreeSet<u32> = page.iter().map(|it| it.thread).collect();

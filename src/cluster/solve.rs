@@ -4,13 +4,13 @@ use std::cmp::Reverse;
 
 use rustc_hash::FxHashMap;
 
-use super::clusters::{ClusterOptions, Clusters, Reason, Verdict};
+use super::clusters::{ClusterOptions, Clusters, Detail, Reason, Verdict};
 use super::communities;
 use super::keys::mix;
 use super::misses::{Misses, Part};
 use super::over_time::over_time;
 use super::quality::adjusted_rand_index;
-use super::report::describe;
+use super::report::{communities as communities_of, describe};
 use super::rules::{RawCommunity, Region, Rules};
 use super::shared::Shared;
 use super::sketch::Sharing;
@@ -33,7 +33,7 @@ impl Sharing {
         let misses = Misses::new(self, Part::All);
         let (regions, mut found) = self.find(&cells, &misses);
         let mut stability = None;
-        if options.stability {
+        if options.detail >= Detail::Report {
             let halves = self.halves(&cells);
             stability = Some(adjusted_rand_index(
                 &self.compared_labels(&cells, &halves[0]),
@@ -45,6 +45,8 @@ impl Sharing {
                 };
                 found.stability = Some(f64::midpoint(near(&halves[0]), near(&halves[1])));
             }
+        }
+        if options.detail >= Detail::OverTime {
             let of_time = over_time(self, &misses, &regions, &found);
             found.iter_mut().zip(of_time).for_each(|(found, of_time)| found.1.over_time = of_time);
         }
@@ -63,7 +65,7 @@ impl Sharing {
             .collect();
         let mut clusters = Clusters {
             of_thread,
-            communities: Vec::new(),
+            communities: communities_of(self, &found),
             locality: None,
             stability,
             hubs: Vec::new(),
@@ -74,7 +76,9 @@ impl Sharing {
             demand,
             counted: misses.counted.clone(),
         };
-        describe(self, &misses, &found, &mut clusters);
+        if options.detail >= Detail::Report {
+            describe(self, &misses, &mut clusters);
+        }
         clusters.locality = clusters.locality_of(&clusters.labels());
         clusters
     }

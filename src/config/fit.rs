@@ -321,7 +321,7 @@ mod tests {
             let nothing = (target_cpus == 1).then_some(MitosisError::NothingFits { target_cpus: 1 });
             assert_eq!(found.configuration.refused, nothing);
             let left_out = found.taken_by[0].iter().filter(|it| it.is_none()).count();
-            let note = found.configuration.notes.iter().find(|note| matches!(note, Note::LeftOutOfHost { .. }));
+            let note = found.configuration.notes.iter().find(|note| note.leaves_out());
             // The fourth subcell is that of a class.
             assert_eq!(note.is_some(), target_cpus < 4, "{target_cpus}: {:?}", found.configuration.notes);
             assert_eq!(left_out, all.len() - 1 - subcells.saturating_sub(1), "{:?}", found.taken_by);

@@ -297,6 +297,12 @@ impl fmt::Display for ThreadRef {
 }
 
 impl Note {
+    /// True if the configuration leaves out some of what was found. Then what was found is always shown.
+    #[must_use]
+    pub fn leaves_out(&self) -> bool {
+        matches!(self, Self::LeftOutOfHost { .. })
+    }
+
     /// The thread with a name that gets in the way of others, if the note is about that.
     pub fn thread_mut(&mut self) -> Option<&mut ThreadRef> {
         match self {

@@ -4,9 +4,9 @@ use super::decider::Decider;
 use super::memory::{self, Locations};
 use super::other_cells::OtherCells;
 use crate::cluster::across::Across;
-use crate::cluster::{self, Clusters};
+use crate::cluster::{self, Clusters, Detail};
 use crate::config::{
-    self, Affinity, CellIndex, Decision, Found, Member, Members, NoSamples, OneCell, Unknown, Verdict,
+    self, Affinity, CellIndex, Decision, Found, Member, Members, NoSamples, Note, OneCell, Unknown, Verdict,
 };
 use crate::resolve::{AddressSpaces, Modules};
 use crate::sample::{CodeAddr, Source};
@@ -38,7 +38,7 @@ impl Decider {
             return Err(NoSamples);
         }
         let cells: Vec<u32> = self.facts.iter().map(|facts| facts.cell).collect();
-        let clusters = self.solve(&cells, true);
+        let mut clusters = self.solve(&cells, if self.reports { Detail::Report } else { Detail::OverTime });
         let members = self.members(&clusters, &cells);
         let mut found = Self::find((&self.specs, &self.tally), &members, &clusters, options)?;
         found.configuration.notes.extend(config::strays(&found.finding, &self.tally, &members));
@@ -53,6 +53,9 @@ impl Decider {
         notes.extend(self.time_notes(&clusters));
         notes.extend(self.across_notes(&across, &one_cells));
         notes.extend(cost);
+        if !self.reports && found.configuration.notes.iter().any(Note::leaves_out) {
+            clusters = self.solve(&cells, Detail::Report);
+        }
         Ok(Decided { found, members, clusters, across, one_cells, locations: Locations::default() })
     }
 

@@ -49,6 +49,8 @@ pub struct Decider {
     /// Some sample had an address.
     pub(super) has_address: bool,
     pub(super) wants_code: bool,
+    /// A report is made of the decision.
+    pub(super) reports: bool,
     /// Samples of each thread over time.
     pub(super) over_time: OfThreads,
     /// The samples in slices of time, for scores.
@@ -103,6 +105,7 @@ impl Decider {
             unlisted: 0,
             has_address: false,
             wants_code: false,
+            reports: true,
             over_time: OfThreads::new(memory / 16),
             slices: None,
             process_names: FxHashMap::default(),
@@ -114,6 +117,12 @@ impl Decider {
     #[must_use]
     pub fn keep_code(self) -> Self {
         Self { wants_code: true, ..self }
+    }
+
+    /// Finds only what a configuration needs, and keeps nothing that only a report shows: the code and the bytes of lines.
+    #[must_use]
+    pub fn without_report(self) -> Self {
+        Self { reports: false, sharing: self.sharing.without_lines(), ..self }
     }
 
     /// Keeps what it takes to say how certain a score is, in another eighth of the memory.

@@ -3,7 +3,7 @@
 use std::cell::OnceCell;
 
 use super::decider::Decider;
-use crate::cluster::{ClusterOptions, Clusters};
+use crate::cluster::{ClusterOptions, Clusters, Detail};
 use crate::config::{Basis, CellIndex, CellSpecs, DecisionOptions, Found, Note, OneCell, Tally};
 
 /// A smaller difference of localities is none.
@@ -42,7 +42,8 @@ impl<'a> OtherCells<'a> {
     }
 
     fn worth(&self, found: &Found) -> Option<Worth> {
-        let host = self.host.get_or_init(|| self.decider.solve(&vec![0; self.decider.facts.len()], false));
+        let host =
+            self.host.get_or_init(|| self.decider.solve(&vec![0; self.decider.facts.len()], Detail::Communities));
         let locality = host.locality_of(found.labels.as_ref()?)?;
         let is_community = |basis: &Basis| !basis.communities.is_empty();
         let bases = found.finding.bases.iter().zip(&found.taken_by);
@@ -66,7 +67,7 @@ impl<'a> OtherCells<'a> {
             tally.add(cell, Some(facts.last.1), facts.samples);
             cells.push(cell);
         }
-        let clusters = decider.solve(&cells, false);
+        let clusters = decider.solve(&cells, Detail::Communities);
         let members = decider.members(&clusters, &cells);
         self.worth(&Decider::find((specs, &tally), &members, &clusters, &self.options).ok()?)
     }
@@ -105,10 +106,10 @@ impl<'a> OtherCells<'a> {
 
 impl Decider {
     /// The communities of threads in these cells.
-    pub(super) fn solve(&self, cells: &[u32], stability: bool) -> Clusters {
+    pub(super) fn solve(&self, cells: &[u32], detail: Detail) -> Clusters {
         let pids: Vec<u32> = self.facts.iter().map(|facts| facts.pid).collect();
         let first_touches = (self.source == crate::sample::Source::Faults).then_some(&pids[..]);
-        self.sharing.solve(&ClusterOptions { cells, first_touches, stability, ..ClusterOptions::default() })
+        self.sharing.solve(&ClusterOptions { cells, first_touches, detail, ..ClusterOptions::default() })
     }
 
     /// True if these `--cell`s were computed to be better than none of them; see [`OtherCells::are_better`].

@@ -305,3 +305,38 @@ fn communities_that_are_not_the_same_all_the_time_have_a_note() {
     let notes = notes_of(always, |at| at % 10.0 > 5.0, never);
     assert!(!notes.is_empty() && notes.iter().all(|it| it.contains(" change several times ")), "{notes:?}");
 }
+
+#[test]
+fn a_decision_is_the_same_without_a_report() {
+    use crate::cluster::truth::Scenario;
+    let base = Scenario { threads: 12, samples: 600, groups: 3, ..Scenario::default() };
+    for (scenario, cpus) in [
+        (base.clone(), 16),
+        (Scenario { phases: 2, ..base.clone() }, 16),
+        (Scenario { globals: 0.3, ..base.clone() }, 16),
+        (base, 1),
+    ] {
+        let decide = |reports: bool| {
+            let (_dir, mut cgroups) = no_cgroups();
+            let decider = Decider::new(CellSpecs::new(&CellOptions::default()).unwrap(), Source::Timer, 8 << 20);
+            let mut decider = if reports { decider } else { decider.without_report() };
+            let stream = scenario.stream(5);
+            for (at, sample) in (0..).zip(&stream.samples) {
+                let comm = Some(format!("w{}", stream.truth[sample.thread as usize]).as_str().into());
+                let raw = RawSample { pid: 9, tid: 10 + sample.thread, time: 1 + at * 1_000_000, ..sample.raw };
+                decider.sample(&Sample { raw, comm, ..*sample }, &mut cgroups);
+            }
+            decider.decide(&config::DecisionOptions::new(0.05, cpus)).unwrap()
+        };
+        let (with, without) = (decide(true), decide(false));
+        assert_eq!(with.configuration(), without.configuration(), "{scenario:?}");
+        assert_eq!(with.finding(), without.finding());
+        assert_eq!(with.clusters.of_thread, without.clusters.of_thread);
+        let pages =
+            |decided: &crate::decider::Decided| decided.clusters.communities.iter().any(|it| !it.pages.is_empty());
+        assert!(pages(&with));
+        // What the host has no CPUs for is shown, with the memory that is shared.
+        let leaves_out = with.configuration().notes.iter().any(config::Note::leaves_out);
+        assert_eq!((leaves_out, pages(&without)), (cpus == 1, cpus == 1), "{:?}", with.configuration().notes);
+    }
+}

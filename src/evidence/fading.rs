@@ -6,7 +6,7 @@ use super::decide::FleetError;
 use super::rows::{Evidence, EvidenceError};
 use super::score::Judge;
 use crate::cluster::replicates::student;
-use crate::config::{DecisionOptions, Note, Placement};
+use crate::config::{DecisionOptions, Placement};
 
 /// What is left of evidence after an interval. A change of the workload must outweigh all that was before in its first interval:
 /// the sum of what is left of all earlier ones is a third of one.
@@ -153,7 +153,7 @@ impl FadingEvidence {
             decided = self.evidence.decide(&self.options);
         }
         let decided = decided?;
-        let limit = decided.decision.notes.iter().find(|note| matches!(note, Note::LeftOutOfHost { .. }));
+        let limit = decided.decision.notes.iter().find(|note| note.leaves_out());
         found.limit = limit.map(ToString::to_string);
         let json = match decided.to_json(self.options.scheduler) {
             Ok(json) => json,

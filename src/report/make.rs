@@ -145,7 +145,7 @@ pub(crate) fn report(
         }
         cells.push(CellReport { name: cell.name.clone(), subcells });
     }
-    let is_limit = |note: &&Note| matches!(note, Note::LeftOutOfHost { .. });
+    let is_limit = |note: &&Note| note.leaves_out();
     let limits: Vec<&Note> = what.configuration.notes.iter().filter(is_limit).collect();
     let report = Report {
         version: VERSION,

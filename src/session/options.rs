@@ -139,6 +139,9 @@ pub struct AnalysisOptions {
     /// Keeps the samples in slices of time too, so that [`Analysis::score`](super::Analysis::score) says how certain a score is. It
     /// takes another eighth of the memory.
     pub score: bool,
+    /// A report will be made. Without it, the decision is faster, and [`Analysis::report`](super::Analysis::report) lacks most of the
+    /// memory that is shared, the stability and the confidence, unless the configuration leaves out some of what was found.
+    pub report: bool,
     /// Names the code that touches the hottest shared lines in the report.
     pub symbols: bool,
     /// Also searches perf's cache of files by their build id (`~/.debug`) for names of code.
@@ -158,6 +161,7 @@ impl Default for AnalysisOptions {
             use_hints: false,
             this_host: false,
             score: false,
+            report: true,
             symbols: false,
             symbol_cache: None,
             source_lines: None,

@@ -72,6 +72,9 @@ impl Plan {
         if self.analysis.symbols {
             decider = decider.keep_code();
         }
+        if !self.analysis.report {
+            decider = decider.without_report();
+        }
         if self.analysis.score {
             decider = decider.keep_slices();
         }

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use scxprof::cluster::{ClusterOptions, Sharing};
+use scxprof::cluster::{ClusterOptions, Detail, Sharing};
 use scxprof::sample::PAGE_SIZE;
 use scxprof::testing::cluster::quality::adjusted_rand_index;
 use scxprof::testing::cluster::truth::{Scenario, Stream};
@@ -148,7 +148,7 @@ fn other_methods() {
                 sharing.add(sample);
             }
             let mut options = ClusterOptions::default();
-            options.stability = false;
+            options.detail = Detail::Communities;
             let own = sharing.solve(&options).labels();
             let all = [linkage(&raw, 0.05), linkage(&idf, 0.25 * largest(&idf)), louvain(&idf), own];
             for (sum, labels) in sums.iter_mut().zip(all) {

@@ -3,7 +3,7 @@
 //! `cargo test --test suite cluster_truth -- --nocapture` prints the table; `SEEDS` sets the number of seeds, which `make test-long`
 //! does too.
 
-use scxprof::cluster::{ClusterOptions, Sharing};
+use scxprof::cluster::{ClusterOptions, Detail, Sharing};
 use scxprof::sample::{Access, MemoryId, MemoryScope, RawSample, Sample};
 use scxprof::testing::cluster::quality::adjusted_rand_index;
 use scxprof::testing::cluster::truth::{Rng, Scenario};
@@ -27,7 +27,7 @@ fn quality(scenario: &Scenario, seeds: u64) -> (f64, f64, f64) {
             sharing.add(sample);
         }
         let mut options = ClusterOptions::default();
-        options.stability = false;
+        options.detail = Detail::Communities;
         adjusted_rand_index(&sharing.solve(&options).labels(), &stream.truth)
     };
     // Two at a time: this test goes on long after the others.
@@ -237,7 +237,7 @@ fn rings(pages: u64, run: u64, records: u64, seed: u64) -> Vec<Sample> {
 fn by_prefix(stream: &[Sample], truth: &[u32]) -> Vec<bool> {
     let mut sharing = Sharing::new(Sharing::BUDGET / 8);
     let mut options = ClusterOptions::default();
-    options.stability = false;
+    options.detail = Detail::Communities;
     let part = |part: &[Sample]| {
         for sample in part {
             sharing.add(sample);
@@ -352,7 +352,7 @@ fn protocols_are_found() {
         let truth: Vec<u32> = (0..threads).map(|thread| thread / group).collect();
         let index = |seed: u64| {
             let mut options = ClusterOptions::default();
-            options.stability = false;
+            options.detail = Detail::Communities;
             adjusted_rand_index(&rounds(threads, 1500, own, round, seed).solve(&options).labels(), &truth)
         };
         let all: Vec<f64> = (0..seeds(SEEDS).min(10)).map(index).collect();

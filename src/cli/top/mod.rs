@@ -23,7 +23,7 @@ use clap::Args;
 use super::args::{seconds, text, RESULT, TUNING};
 use super::capture::{self, CaptureArgs};
 use super::command::{Held, Running};
-use super::decision::{DecisionArgs, Named};
+use super::decision::{DecisionArgs, Made};
 use super::ends::{Ends, Step};
 use super::failure::{Done, Failure};
 use super::messages;
@@ -152,7 +152,7 @@ fn start(args: &TopArgs, host: HostOptions, held: Option<&Held>) -> Result<Live,
         // What is printed once is of the whole time.
         sharing_window: once_limit(args).filter(|_| args.once).unwrap_or(args.sharing_window),
         memory: args.capture.tuning.memory(&wanted.roots())?,
-        analysis: args.decision.analysis(Named::All),
+        analysis: args.decision.analysis(Made::NamedReport),
         roots: wanted.roots(),
         ..LiveOptions::default()
     };

@@ -328,7 +328,7 @@ impl Watcher<'_> {
     fn sample(&mut self, slice: Duration) -> Result<Option<Evidence>, Failure> {
         let wanted = &self.args.capture;
         let (builder, host) = capture::builder(wanted)?;
-        let builder = builder.analysis(self.args.decision.analysis(super::decision::Named::Nothing)).time(slice);
+        let builder = builder.analysis(self.args.decision.analysis(super::decision::Made::Configuration)).time(slice);
         // Which source it is, is said once.
         let start = if self.is_first { capture::start } else { capture::begin };
         let session = start(&wanted.watch, self.args.verbose, (builder, host), None)?;
