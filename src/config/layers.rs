@@ -12,6 +12,8 @@ use super::note::Note;
 
 /// The layers of a decision.
 #[derive(Debug, Clone, PartialEq)]
+// Clippy looks at it only where no feature makes this module public.
+#[allow(clippy::struct_field_names)]
 pub struct Layers {
     /// In the scheduler's order; the last takes all other threads.
     pub layers: Vec<Layer>,

@@ -2,6 +2,7 @@
 
 mod details;
 mod draw;
+mod first;
 mod keys;
 mod page;
 mod run;
@@ -32,6 +33,7 @@ use super::signals::Signals;
 use super::{input, width};
 use crate::session::{Around, AroundNow, HostOptions, Live, LiveError, LiveOptions};
 use draw::Theme;
+use first::First;
 use page::Page;
 use run::Engine;
 use state::{State, View};
@@ -43,7 +45,8 @@ Examples:
   scxprof top -- ./server --port 80              a command while it runs; its output is not shown
   sudo scxprof top --config cells.json           what the loaded configuration keeps together
   sudo scxprof top --view scheduling --interval 2
-  sudo scxprof top --once -t 10 --view threads   one page as text, for a script";
+  sudo scxprof top --once -t 10 --view threads   one page as text, for a script
+  sudo scxprof top --once --view cpus --by last-level-cache --sort BUSY%";
 
 /// How long `--once` samples.
 const ONCE: Duration = Duration::from_secs(5);
@@ -74,6 +77,16 @@ pub(super) struct TopArgs {
     /// What is shown first
     #[arg(long, value_enum, value_name = "VIEW", default_value = "groups", help_heading = RESULT)]
     view: View,
+    /// The kind of rows of the view, as c shows them: thread, process, cgroup, cell, CPU, LLC, dispatch-queue, last-level-cache,
+    /// figures-of-the-scheduler [default: the first of the view]
+    #[arg(long, value_name = "KIND", help_heading = RESULT)]
+    by: Option<String>,
+    /// The column to sort by, as its head says
+    #[arg(long, value_name = "HEAD", help_heading = RESULT)]
+    sort: Option<String>,
+    /// Only rows that contain this text
+    #[arg(long, value_name = "TEXT", help_heading = RESULT)]
+    filter: Option<String>,
     /// The configuration that is loaded: it is shown what it keeps together, and cells are its
     #[arg(long, value_name = "FILE", help_heading = RESULT)]
     config: Option<PathBuf>,
@@ -98,6 +111,11 @@ pub(super) fn run(args: &TopArgs, stdout: Stdout) -> Result<(), Failure> {
     if args.decision.use_hints && !args.capture.hints.are_followed() {
         return Err(Failure::Usage(anyhow!("--use-hints needs --hints-map, which says where the hints are")));
     }
+    let mut state = State::new(args.view, args.interval);
+    // A page that is printed once is about all that was sampled.
+    state.is_total = args.once;
+    let wanted = First { by: args.by.as_deref(), sort: args.sort.as_deref(), filter: args.filter.as_deref() };
+    first::begin(&mut state, wanted).map_err(Failure::Usage)?;
     let config = args.config.as_deref().map(|path| input::configuration_text("--config", path)).transpose()?;
     stdout.check(None)?;
     let (_, host) = capture::builder(&args.capture)?;
@@ -117,9 +135,6 @@ pub(super) fn run(args: &TopArgs, stdout: Stdout) -> Result<(), Failure> {
     let mut command = held.map(Held::release).transpose().map_err(Failure::Usage)?;
     let around = Around::new(&wanted.roots());
     let mut engine = Engine::new(live, around);
-    let mut state = State::new(args.view, args.interval);
-    // A page that is printed once is about all that was sampled.
-    state.is_total = args.once;
     let mut ends = Ends::default();
     let shown = if args.once {
         once(args, &state, &mut engine, command.as_mut(), &signals)

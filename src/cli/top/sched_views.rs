@@ -65,7 +65,7 @@ pub(super) fn scheduling(state: &State, by: By, now: &Snapshot) -> Table {
         rows: lines.iter().map(row).collect(),
         sorted: Some(2),
         empty: if by == By::Cell && now.configuration.is_none() {
-            "no configuration is loaded: s loads one".to_owned()
+            "no configuration is loaded: --config or the key s loads one".to_owned()
         } else {
             no_scheduling(state, now)
         },

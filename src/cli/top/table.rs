@@ -153,11 +153,11 @@ impl Table {
         }
     }
 
-    /// Leaves a column out of which nothing is known.
+    /// Leaves a column out of which nothing is known. A table without rows has all of them.
     pub(super) fn drop_unknown(&mut self, head: &str) {
         let Some(at) = self.heads.iter().position(|(it, _)| *it == head) else { return };
         let is_unknown = |row: &Row| row.cells.get(at).is_none_or(|cell| cell.value == Value::Nothing);
-        if !self.rows.iter().all(is_unknown) {
+        if self.rows.is_empty() || !self.rows.iter().all(is_unknown) {
             return;
         }
         self.heads.remove(at);

@@ -181,7 +181,7 @@ fn accesses(state: &State, by: By, now: &Snapshot, around: &AroundNow) -> Table 
     }
     let sorted = heads.iter().position(|(name, _)| *name == "SHARE%");
     let empty = if by == By::Cell && now.configuration.is_none() {
-        "no configuration is loaded: s loads one".to_owned()
+        "no configuration is loaded: --config or the key s loads one".to_owned()
     } else {
         "no access was sampled yet".to_owned()
     };
