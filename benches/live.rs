@@ -75,7 +75,7 @@ fn cpu() -> Duration {
 
 fn snapshot(criterion: &mut Criterion) {
     let options = LiveOptions { sharing_window: Duration::from_secs(SECONDS), ..LiveOptions::default() };
-    let mut live = Live::start_feed(options, Box::new(Busy(0))).expect("a feed needs nothing");
+    let live = Live::start_feed(options, Box::new(Busy(0))).expect("a feed needs nothing");
     while live.outcome().is_none() {
         std::thread::sleep(Duration::from_millis(10));
     }

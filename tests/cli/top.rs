@@ -246,7 +246,7 @@ fn a_configuration_is_written_and_its_file_not_replaced_unasked() {
         terminal.press(&["-l", "mine.json"]);
         terminal.press(&["Enter"]);
         let said = |screen: &str| {
-            screen.lines().last().is_some_and(|foot| !foot.starts_with("write") && !foot.starts_with("q quit"))
+            screen.lines().last().is_some_and(|foot| !foot.starts_with("writ") && !foot.starts_with("q quit"))
         };
         let screen = terminal.wait_for("an answer", |screen| said(screen.trim_end()));
         if screen.contains("wrote mine.json") {
@@ -270,6 +270,21 @@ fn a_configuration_is_written_and_its_file_not_replaced_unasked() {
     terminal.press(&["-l", "mine.json"]);
     terminal.press(&["Enter"]);
     terminal.wait_for("what it keeps", |screen| screen.contains("mine.json") && screen.contains("KEPT%"));
+    // The code of a group, and help that comes back to it.
+    terminal.tmux(&["resize-window", "-x", "80", "-y", "200"]);
+    terminal.press(&["Enter"]);
+    terminal.wait_for("details", |screen| screen.contains("p code that runs"));
+    terminal.press(&["p"]);
+    let is_code = |screen: &str| screen.contains("CODE THAT RUNS, since p ") && screen.contains("SELF%");
+    let screen = terminal.wait_for("code", |screen| is_code(screen) || screen.contains("call stacks: "));
+    terminal.press(&["?"]);
+    terminal.wait_for("help", |screen| screen.contains("1-7 Tab") && !screen.contains("CODE THAT RUNS"));
+    terminal.press(&["?"]);
+    terminal.wait_for("the code again", |screen| screen.contains("CODE THAT RUNS"));
+    if !is_code(&screen) {
+        println!("SKIP: {test}: no call stacks here: {screen}");
+    }
+    terminal.press(&["Escape"]);
     terminal.press(&["q"]);
     terminal.is_as_before("0");
 }

@@ -108,7 +108,7 @@ fn skip(test: &str, error: &Error) {
 #[test]
 fn a_live_capture_of_this_host_can_be_looked_at() {
     let options = LiveOptions { interval: Duration::from_millis(200), ..LiveOptions::default() };
-    let mut live = match Live::start(options, HostOptions::source(Source::Faults)) {
+    let live = match Live::start(options, HostOptions::source(Source::Faults)) {
         Ok(live) => live,
         Err(LiveError::Session(error)) => return skip("a live capture", &error),
         Err(error) => panic!("{error}"),

@@ -30,7 +30,7 @@ pub(super) fn details(state: &State, key: &str, now: &Snapshot, around: &AroundN
         _ => {}
     }
     if let Some(code) = &state.code {
-        let _ = write!(text, "\nCODE THAT RUNS\n{code}");
+        let _ = write!(text, "\n{code}");
     }
     let row = row.unwrap_or_else(|| "It is gone: Esc goes back".to_owned());
     let text = wrapped(&format!("{row}\n{text}"), Some(width.max(1)));

@@ -127,7 +127,7 @@ pub(super) fn press(state: &mut State, key: Key, shown: &Shown) -> Action {
     }
     match key {
         Key::Char('q') => return Action::Quit,
-        Key::Char('?' | 'h') => state.over = Over::Help(0),
+        Key::Char('?' | 'h') => state.over = Over::Help(0, None),
         Key::Char(digit @ '1'..='7') => {
             let at = digit.to_digit(10).unwrap_or(1).saturating_sub(1) as usize;
             return show(state, View::ALL.get(at).copied().unwrap_or_default());
@@ -233,7 +233,7 @@ fn step(key: Key, at: usize, height: usize, count: usize) -> Option<usize> {
 
 /// A key while help or details cover the table.
 fn above(state: &mut State, key: Key, shown: &Shown) -> Action {
-    let (Over::Help(first) | Over::Details(_, first)) = &mut state.over else { return Action::Nothing };
+    let (Over::Help(first, _) | Over::Details(_, first)) = &mut state.over else { return Action::Nothing };
     // As many lines can be above as do not fit.
     let places = (shown.over + 1).saturating_sub(shown.height.max(1)).max(1);
     if let Some(next) = step(key, (*first).min(places - 1), shown.height, places) {
@@ -247,24 +247,25 @@ fn above(state: &mut State, key: Key, shown: &Shown) -> Action {
             Action::Refresh
         }
         Key::Char('p') => match &state.over {
-            Over::Details(key, _) if has_process(state) => Action::Stacks(key.clone()),
+            Over::Details(key, _) if has_code(state) => Action::Stacks(key.clone()),
             _ => Action::Nothing,
         },
-        Key::Char('?') if !matches!(state.over, Over::Help(_)) => {
-            state.over = Over::Help(0);
-            Action::Nothing
-        }
-        Key::Escape | Key::Enter | Key::Backspace | Key::Char('?' | 'h') => {
-            state.over = Over::Nothing;
+        Key::Char('?' | 'h') | Key::Escape | Key::Enter | Key::Backspace => {
+            state.over = match std::mem::take(&mut state.over) {
+                Over::Details(row, first) if matches!(key, Key::Char(_)) => Over::Help(0, Some((row, first))),
+                Over::Help(_, Some((row, first))) => Over::Details(row, first),
+                _ => Over::Nothing,
+            };
             Action::Refresh
         }
         _ => Action::Nothing,
     }
 }
 
-/// True if the rows of the view are threads or processes.
-pub(super) fn has_process(state: &State) -> bool {
-    matches!(state.kind(), Kind::By(By::Thread | By::Process)) && matches!(state.view, View::Threads | View::Processes)
+/// True if the rows of the view are groups, threads or processes, whose code can be sampled.
+pub(super) fn has_code(state: &State) -> bool {
+    let is_task = matches!(state.kind(), Kind::By(By::Thread | By::Process));
+    state.view == View::Groups || is_task
 }
 
 /// A key while the user types.
@@ -419,11 +420,22 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn stacks_are_of_threads_and_processes_alone() {
+    fn help_in_details_comes_back_to_them() {
+        let keys = [Key::Down, Key::Enter, Key::Down, Key::Char('?'), Key::Down, Key::Escape];
+        assert_eq!(pressed(&keys[..5], 5).0.over, Over::Help(1, Some(("row 1".to_owned(), 1))));
+        assert_eq!(pressed(&keys, 5).0.over, Over::Details("row 1".to_owned(), 1));
+        assert_eq!(pressed(&[&keys[..], &[Key::Escape]].concat(), 5).0.over, Over::Nothing);
+        assert_eq!(pressed(&[Key::Char('?'), Key::Escape], 5).0.over, Over::Nothing);
+    }
+
+    #[test]
+    fn stacks_are_of_groups_threads_and_processes_alone() {
         let last = |view: &str| pressed(&[text(view), vec![Key::Enter, Key::Char('p')]].concat(), 5).1.pop();
         assert_eq!(last("2j"), Some(Action::Stacks("row 1".to_owned())));
-        assert_eq!(last("3"), Some(Action::Stacks("row 0".to_owned())));
-        for view in ["1", "3c", "4", "5", "6", "7", "?"] {
+        for view in ["1", "3", "5", "5c"] {
+            assert_eq!(last(view), Some(Action::Stacks("row 0".to_owned())), "{view}");
+        }
+        for view in ["3c", "4", "5cc", "5cccc", "6", "7", "?"] {
             assert_eq!(last(view), Some(Action::Nothing), "{view}");
         }
     }

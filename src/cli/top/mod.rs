@@ -2,6 +2,7 @@
 
 mod details;
 mod draw;
+mod files;
 mod first;
 mod keys;
 mod page;
@@ -14,6 +15,7 @@ mod terminal;
 #[cfg(test)]
 mod tests;
 mod views;
+mod worker;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -134,7 +136,8 @@ pub(super) fn run(args: &TopArgs, stdout: Stdout) -> Result<(), Failure> {
     }
     let mut command = held.map(Held::release).transpose().map_err(Failure::Usage)?;
     let around = Around::new(&wanted.roots());
-    let mut engine = Engine::new(live, around);
+    let started = Engine::new(live, around);
+    let mut engine = started.map_err(|error| Failure::Unsupported(anyhow!("cannot start a thread: {error}")))?;
     let mut ends = Ends::default();
     let shown = if args.once {
         once(args, &state, &mut engine, command.as_mut(), &signals)
@@ -145,7 +148,7 @@ pub(super) fn run(args: &TopArgs, stdout: Stdout) -> Result<(), Failure> {
     if let Some(command) = &mut command {
         command.terminate();
     }
-    engine.stop();
+    let stopped = engine.stop();
     let source = engine.source();
     if let (Some(outcome), true) = (engine.outcome(), args.once) {
         ends.loss(&args.capture.tuning.max_loss, &outcome.loss);
@@ -154,6 +157,7 @@ pub(super) fn run(args: &TopArgs, stdout: Stdout) -> Result<(), Failure> {
         }
     }
     ends.note(Step::Result, shown);
+    ends.note(Step::Result, stopped.map_err(Failure::NoResult));
     ends.command(capture::end(command, &signals));
     ends.end()
 }
@@ -194,6 +198,9 @@ fn theme(args: &TopArgs) -> Theme {
 /// Prints a page of what was sampled for some seconds.
 fn once(args: &TopArgs, state: &State, engine: &mut Engine, command: Option<&mut Running>, signals: &Signals) -> Done {
     let limit = once_limit(args);
+    if state.needs_scheduling() {
+        engine.switch_on();
+    }
     engine.look(state);
     run::wait(limit, command, signals);
     // What it found so far is evaluated.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use scxprof_base::escape;
 
 use super::details::details;
-use super::keys::{has_process, Shown};
+use super::keys::{has_code, Shown};
 use super::state::{first_shown, Asked, Kind, Over, State, View};
 use super::table::Mark;
 use super::views;
@@ -35,7 +35,7 @@ Keys
   < > o         sort by another column   r         sort the other way round
   / and a text  rows that contain it     Esc       back; all rows again
   t             since the start, or of the last window
-  p             in details of a thread or process: the code that it runs
+  p             in details of a group, thread or process: the code it runs
   space         freeze, and go on        + -       longer, shorter interval
   w             write the configuration to a file
   W             write the report (.json, .html) or the last accesses (.jsonl)
@@ -92,7 +92,7 @@ impl Page {
         let mut page = Self::whole(state, now, around, Some(size.width));
         let over = match &state.over {
             Over::Nothing => None,
-            Over::Help(first) => Some((HELP.lines().map(ToOwned::to_owned).collect(), *first)),
+            Over::Help(first, _) => Some((HELP.lines().map(ToOwned::to_owned).collect(), *first)),
             Over::Details(key, first) => Some((details(state, key, now, around, size.width), *first)),
         };
         page.shown.height = height.saturating_sub(usize::from(over.is_none()));
@@ -300,11 +300,14 @@ fn foot(state: &State, width: usize) -> (String, Option<usize>) {
     if let Some(message) = &state.message {
         return (escape::line(message).into_owned(), None);
     }
+    if let Some(does) = &state.under_way {
+        return (format!("{} ...", escape::line(does)), None);
+    }
     let hints = match &state.over {
         Over::Nothing => {
             &["q quit", "? help", "1-7 view", "/ filter", "< > sort", "Enter details", "c kind", "space freeze"][..]
         }
-        Over::Details(..) if has_process(state) => &["Esc back", "q quit", "p code that runs", "Up Down scroll"][..],
+        Over::Details(..) if has_code(state) => &["Esc back", "q quit", "p code that runs", "Up Down scroll"][..],
         _ => &["Esc back", "q quit", "Up Down PgUp PgDn scroll"][..],
     };
     let mut foot = String::new();

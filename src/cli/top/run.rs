@@ -1,25 +1,23 @@
 //! The capture that is shown, and the loop of keys and frames.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{anyhow, bail, Context, Result};
+use anyhow::{anyhow, Result};
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
 use super::super::command::Running;
 use super::super::failure::{Done, Failure};
-use super::super::input;
-use super::super::output::{is_stdout, Output, Readers};
 use super::super::signals::{self, Signals};
 use super::draw::{draw, Theme};
-use super::keys::{press, Action, Key, Replace, Shown};
+use super::files;
+use super::keys::{press, Action, Key, Shown};
 use super::page::Page;
-use super::stacks::Code;
-use super::state::{Asked, Kind, Over, Prompt, State, View};
+use super::stacks::{members, Code};
+use super::state::{Asked, Kind, Prompt, State, View};
 use super::terminal::{self, Screen};
-use super::views::key_of_accesses;
-use crate::report::html;
+use super::worker::{Answer, Worker};
 use crate::sample::Source;
 use crate::session::{Around, AroundNow, By, Live, Outcome, Snapshot};
 
@@ -27,36 +25,68 @@ use crate::session::{Around, AroundNow, By, Live, Outcome, Snapshot};
 const NAP: Duration = Duration::from_millis(100);
 /// Keys that are taken between two frames.
 const MAX_KEYS: usize = 256;
+/// How long the end waits for what is under way: longer than it takes where no mount is dead.
+const LAST: Duration = Duration::from_secs(2);
 /// All that a view can be about, for a frozen one.
 const ALL: [By; 6] = [By::Thread, By::Process, By::Cgroup, By::Cell, By::Cpu, By::Llc];
 
 /// The capture, and what was last known.
 #[derive(Debug)]
 pub(super) struct Engine {
-    live: Live,
+    live: Arc<Live>,
     around: Around,
     now: Snapshot,
     around_now: AroundNow,
     /// The code of the row whose details are open.
     code: Option<Code>,
+    pub(super) worker: Worker,
+    /// The scheduling events as they were last switched, which may have been refused.
+    is_on: bool,
+    is_switching: bool,
     /// Why the scheduler's events could not be switched on.
     refused: Option<String>,
     has_stopped: bool,
 }
 
 impl Engine {
-    pub(super) fn new(live: Live, around: Around) -> Self {
-        let (now, around_now) = (Snapshot::default(), AroundNow::default());
-        Self { live, around, now, around_now, code: None, refused: None, has_stopped: false }
+    /// # Errors
+    /// The thread of what may take long cannot be started.
+    pub(super) fn new(live: Live, around: Around) -> std::io::Result<Self> {
+        Ok(Self {
+            live: Arc::new(live),
+            around,
+            now: Snapshot::default(),
+            around_now: AroundNow::default(),
+            code: None,
+            worker: Worker::start()?,
+            is_on: false,
+            is_switching: false,
+            refused: None,
+            has_stopped: false,
+        })
+    }
+
+    /// Switches the scheduling events on and waits for that.
+    pub(super) fn switch_on(&mut self) {
+        self.is_on = true;
+        self.refused = self.live.schedule(true).err().map(|error| error.to_string());
+    }
+
+    /// Lets the worker switch the scheduling events. What was refused is tried again when the view is shown anew.
+    fn switch(&mut self, needs: bool) {
+        if self.has_stopped || self.is_switching || self.is_on == needs {
+            return;
+        }
+        let does = if needs { "opening the scheduling events" } else { "closing the scheduling events" };
+        let live = Arc::clone(&self.live);
+        let switch = move || Answer::Switched(needs, live.schedule(needs).err().map(|error| error.to_string()));
+        // What is under way is over some time, and then it is tried again.
+        self.is_switching = self.worker.give(does.to_owned(), switch).is_ok();
     }
 
     /// What is known now, as far as the model shows it.
     pub(super) fn look(&mut self, state: &State) -> (&Snapshot, &AroundNow) {
-        let needs = state.needs_scheduling();
-        // What was refused is tried again when the view is shown anew.
-        if !self.has_stopped && (!needs || self.refused.is_none()) {
-            self.refused = self.live.schedule(needs).err().map(|error| error.to_string());
-        }
+        self.switch(state.needs_scheduling());
         let by = if state.is_frozen { ALL.to_vec() } else { state.lines() };
         self.now = self.live.snapshot(&by);
         let is = |kind: By| state.view == View::Processes && state.kind() == Kind::By(kind);
@@ -87,10 +117,27 @@ impl Engine {
         }
     }
 
-    /// Ends all of it.
-    pub(super) fn stop(&mut self) {
+    /// Ends all of it. Waits for a short time for what is under way.
+    ///
+    /// # Errors
+    /// What is not done, and the first that failed since the last answer was shown.
+    pub(super) fn stop(&mut self) -> Result<()> {
+        let begin = Instant::now();
+        let mut ended = Ok(());
+        while let Some(answer) = self.worker.answer(LAST.saturating_sub(begin.elapsed())) {
+            let failed = match answer {
+                Answer::Said(said) => said.map(drop),
+                Answer::Exists(_, path) => Err(anyhow!("{} exists: it was not replaced", path.display())),
+                Answer::Switched(..) => Ok(()),
+            };
+            ended = ended.and(failed);
+        }
+        if let Some(does) = self.worker.under_way().filter(|_| !self.is_switching) {
+            ended = ended.and(Err(anyhow!("{does}: it was not done at the end")));
+        }
         self.stop_sampling();
         self.around.watch_cells(&BTreeMap::new());
+        ended
     }
 
     pub(super) fn source(&self) -> Option<Source> {
@@ -106,87 +153,84 @@ impl Engine {
         self.live.outcome()
     }
 
-    /// Does what a key asks for beside the model; what to say of it.
-    pub(super) fn act(&mut self, state: &mut State, action: Action) -> Option<String> {
-        match action {
+    /// Does what a key asks for beside the model, or lets the worker do it.
+    pub(super) fn act(&mut self, state: &mut State, action: Action) {
+        let said = match action {
             Action::SetInterval(interval) => {
                 self.live.set_interval(interval);
-                Some(format!("every {} s", interval.as_secs_f64()))
+                Ok(Some(format!("every {} s", interval.as_secs_f64())))
             }
             Action::Write(path, replace) => {
-                let text = self.configuration();
-                Some(told(state, Asked::Write, &path, text.and_then(|text| write(&path, &text, Readers::All, replace))))
+                let (does, sharing) = (format!("writing {}", path.display()), self.now.sharing.clone());
+                let write =
+                    move || files::write(Asked::Write, &path, files::configuration(sharing.as_deref()), replace);
+                self.worker.give(does, write).map(|()| None)
             }
             Action::Report(path, replace) => {
-                let text = self.report(&path);
-                Some(told(
-                    state,
-                    Asked::Report,
-                    &path,
-                    text.and_then(|text| write(&path, &text, Readers::Owner, replace)),
-                ))
+                let (does, sharing) = (format!("writing {}", path.display()), self.now.sharing.clone());
+                let live = Arc::clone(&self.live);
+                let write = move || {
+                    let text = files::report(&live, sharing.as_deref(), &path);
+                    files::write(Asked::Report, &path, text, replace)
+                };
+                self.worker.give(does, write).map(|()| None)
+            }
+            Action::Load(path) => {
+                let does =
+                    path.as_ref().map_or_else(|| "unloading".to_owned(), |it| format!("reading {}", it.display()));
+                let live = Arc::clone(&self.live);
+                let load = move || Answer::Said(files::load(&live, path.as_deref()));
+                self.worker.give(does, load).map(|()| None)
             }
             Action::Stacks(key) => match self.code.take() {
-                Some(code) if code.key == key => None,
-                _ => self.sample_code(&key).err().map(|error| format!("{error:#}")),
+                Some(code) if code.key == key => Ok(None),
+                _ => members(state, &key, &self.now).and_then(|members| {
+                    self.code = Some(Code::sample(&key, members)?);
+                    Ok(None)
+                }),
             },
-            Action::Load(None) => {
-                let unloaded = self.live.load(None);
-                Some(unloaded.map_or_else(|error| error.to_string(), |()| "no configuration is loaded".to_owned()))
-            }
-            Action::Load(Some(path)) => Some(match self.load(&path) {
-                Ok(()) => format!("loaded {}", path.display()),
-                Err(error) => format!("{error:#}"),
-            }),
-            _ => None,
-        }
+            _ => Ok(None),
+        };
+        state.message = said.unwrap_or_else(|error| Some(format!("{error:#}")));
+        self.tell(state);
     }
 
-    /// Samples the code of a thread or process.
-    fn sample_code(&mut self, key: &str) -> Result<()> {
-        let lines = self.now.accesses.iter().flat_map(|lines| &lines.lines);
-        let line = lines.into_iter().find(|line| key_of_accesses(line) == key).context("it is gone")?;
-        let pid = line.pid.context("its process is not known")?;
-        self.code = Some(Code::sample(key, pid, line.tid)?);
-        Ok(())
+    /// Gives the model what the worker has done, and what it does; an answer is waited for so long. True if the model has changed.
+    pub(super) fn answers(&mut self, state: &mut State, limit: Duration) -> bool {
+        let before = state.under_way.clone();
+        let mut has_answer = false;
+        while let Some(answer) = self.worker.answer(limit) {
+            has_answer = true;
+            match answer {
+                Answer::Said(said) => state.message = Some(said.unwrap_or_else(|error| format!("{error:#}"))),
+                // The user may type something else now.
+                Answer::Exists(_, path) if state.prompt.is_some() => {
+                    state.message = Some(format!("{} exists: it was not replaced", path.display()));
+                }
+                Answer::Exists(asked, path) => {
+                    state.prompt = Some(Prompt { asked, text: path.display().to_string(), replaces: true });
+                }
+                Answer::Switched(is_on, refused) => {
+                    (self.is_switching, self.is_on) = (false, is_on);
+                    self.refused = refused.filter(|_| is_on);
+                }
+            }
+        }
+        self.tell(state);
+        has_answer || before != state.under_way
+    }
+
+    /// Gives the model what is under way, and what was refused.
+    fn tell(&self, state: &mut State) {
+        state.under_way = self.worker.under_way().map(ToOwned::to_owned);
+        state.refused.clone_from(&self.refused);
     }
 
     /// Gives the model the code of the row whose details are open; that of another one is sampled no more.
     fn show_code(&mut self, state: &mut State, width: usize) {
-        let is_open = |code: &Code| matches!(&state.over, Over::Details(key, _) if *key == code.key);
-        self.code = self.code.take().filter(is_open);
-        state.code = self.code.as_ref().map(|code| code.table(width));
-    }
-
-    fn load(&self, path: &Path) -> Result<()> {
-        let text =
-            input::configuration_text("", path).map_err(|failure| anyhow!("{}", failure.sentence().trim_start()))?;
-        let name = path.display().to_string();
-        self.live.load(Some((name, text))).with_context(|| path.display().to_string())
-    }
-
-    /// The configuration of what was sampled so far.
-    fn configuration(&self) -> Result<String> {
-        let sharing = self.now.sharing.as_ref().context("nothing was decided yet: wait for the first groups")?;
-        let reason = || sharing.interval.reason.clone().unwrap_or_else(|| "nothing was found to configure".to_owned());
-        sharing.configuration.clone().ok_or_else(|| anyhow!("there is no configuration: {}", reason()))
-    }
-
-    /// The report of the last window, for a name that ends in `.html` as a page; for `.jsonl` the last accesses.
-    fn report(&self, path: &Path) -> Result<String> {
-        let is = |wanted: &str| path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(wanted));
-        if is("jsonl") {
-            let mut lines = Vec::new();
-            self.live.write_accesses(&mut lines)?;
-            return Ok(String::from_utf8(lines)?);
-        }
-        let sharing = self.now.sharing.as_ref();
-        let report = sharing.and_then(|sharing| sharing.report.as_ref());
-        let report = report.context("there is no report yet: wait for the first groups")?;
-        if is("html") {
-            return Ok(html::page(report)?);
-        }
-        Ok(report.to_json()?)
+        let open = state.over.details();
+        self.code = self.code.take().filter(|code| open == Some(code.key.as_str()));
+        state.code = self.code.as_ref().map(|code| code.text(width));
     }
 }
 
@@ -214,34 +258,6 @@ fn cells(now: &Snapshot) -> BTreeMap<String, Vec<u32>> {
         }
     }
     cells
-}
-
-/// True if the file was written, false if it exists and is not to be replaced.
-fn write(path: &Path, text: &str, readers: Readers, replace: Replace) -> Result<bool> {
-    if is_stdout(Some(path)) {
-        bail!("name a file: stdout is the screen");
-    }
-    if replace == Replace::No && path.symlink_metadata().is_ok() {
-        return Ok(false);
-    }
-    let output = Output::open(Some(path), readers)?;
-    if output.may_wait() {
-        bail!("{} is no file", path.display());
-    }
-    output.write(text.as_bytes(), false)?;
-    Ok(true)
-}
-
-/// What is said of a file that was to be written; one that exists is asked about.
-fn told(state: &mut State, asked: Asked, path: &Path, written: Result<bool>) -> String {
-    match written {
-        Ok(true) => format!("wrote {}", path.display()),
-        Ok(false) => {
-            state.prompt = Some(Prompt { asked, text: path.display().to_string(), replaces: true });
-            String::new()
-        }
-        Err(error) => format!("{error:#}"),
-    }
 }
 
 /// Shows the host until the user or a signal ends it, or the time is over.
@@ -278,10 +294,10 @@ pub(super) fn watch(
             due = Instant::now() + state.interval;
             if !state.is_frozen {
                 engine.look(&state);
-                state.refused.clone_from(&engine.refused);
                 is_stale = true;
             }
         }
+        is_stale |= engine.answers(&mut state, Duration::ZERO);
         if is_stale {
             let width = screen.terminal().size().map_or(80, |size| size.width);
             engine.show_code(&mut state, width.into());
@@ -317,13 +333,9 @@ pub(super) fn watch(
                 // A frozen picture has all that can be looked at.
                 Action::Refresh if state.is_frozen && !was_frozen => {
                     engine.look(&state);
-                    state.refused.clone_from(&engine.refused);
                 }
                 Action::Refresh => due = Instant::now(),
-                action => {
-                    let message = engine.act(&mut state, action);
-                    state.message = message.filter(|message| !message.is_empty());
-                }
+                action => engine.act(&mut state, action),
             }
             // What the next key means depends on the picture.
             if !event::poll(Duration::ZERO).map_err(|error| failed(error.into()))? || state.prompt.is_none() {

@@ -18,6 +18,11 @@ fn no_scheduling(state: &State, now: &Snapshot) -> String {
     }
 }
 
+/// The key of a line: a thread's is its id.
+pub(super) fn key_of(line: &Line) -> String {
+    line.tid.map_or_else(|| format!("{} {:?} {:?}", line.name, line.pid, line.cgroup), |tid| tid.to_string())
+}
+
 /// What the scheduler did.
 pub(super) fn scheduling(state: &State, by: By, now: &Snapshot) -> Table {
     let scheduling = now.scheduling.as_ref();
@@ -43,9 +48,7 @@ pub(super) fn scheduling(state: &State, by: By, now: &Snapshot) -> Table {
             often(line.migrations.total),
             often(caches),
         ];
-        let key =
-            line.tid.map_or_else(|| format!("{} {:?} {:?}", line.name, line.pid, line.cgroup), |tid| tid.to_string());
-        Row::new(key, cells).marked(line.losses > 0)
+        Row::new(key_of(line), cells).marked(line.losses > 0)
     };
     let mut table = Table {
         heads: vec![

@@ -151,10 +151,20 @@ pub(super) struct Prompt {
 pub(super) enum Over {
     #[default]
     Nothing,
-    /// The keys, from this line on.
-    Help(usize),
+    /// The keys, from this line on, and the details below them, to which the user goes back.
+    Help(usize, Option<(String, usize)>),
     /// The details of a row, by its key, from this line on.
     Details(String, usize),
+}
+
+impl Over {
+    /// The row whose details are open, also below the help.
+    pub(super) fn details(&self) -> Option<&str> {
+        match self {
+            Self::Details(key, _) | Self::Help(_, Some((key, _))) => Some(key),
+            Self::Nothing | Self::Help(_, None) => None,
+        }
+    }
 }
 
 /// The model.
@@ -173,6 +183,8 @@ pub(super) struct State {
     pub(super) refused: Option<String>,
     /// What is said at the foot until the next key.
     pub(super) message: Option<String>,
+    /// What the worker does now.
+    pub(super) under_way: Option<String>,
     /// The code that the row with open details runs, if the user asked for it: a table.
     pub(super) code: Option<String>,
 }
@@ -189,6 +201,7 @@ impl State {
             prompt: None,
             over: Over::Nothing,
             message: None,
+            under_way: None,
             refused: None,
             code: None,
         }
@@ -222,7 +235,7 @@ impl State {
             by.push(kind);
         }
         // The threads of a cell are counted apart.
-        let needs_threads = matches!(self.over, Over::Details(..)) || by == [By::Cell];
+        let needs_threads = self.over.details().is_some() || by == [By::Cell];
         if needs_threads && !by.contains(&By::Thread) {
             by.push(By::Thread);
         }

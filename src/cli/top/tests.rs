@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use ratatui::backend::TestBackend;
@@ -13,9 +13,11 @@ use scxprof_base::escape;
 
 use super::draw::{draw, Theme};
 use super::keys::{press, tests::any_key, Action, Key, Replace, Shown};
-use super::page::Page;
+use super::page::{Page, Size};
 use super::run::Engine;
+use super::stacks::{members, Members};
 use super::state::{State, View};
+use super::worker::Answer;
 use crate::host::psi::{NoPressure, Pressure, Pressures, Stall};
 use crate::report::{CellReport, Granule, LineSharing, LineThread, Report, SubcellKind, SubcellReport, ThreadReport};
 use crate::sample::places::CpuPlaces;
@@ -26,6 +28,7 @@ use crate::session::{
     Feed, Group, Live, LiveOptions, Losses, OwnCost, Roots, SchedSink, SchedulerNow, Scheduling, SchedulingLines,
     SharingWindow, SideBand, Sink, Snapshot,
 };
+use crate::stacks::Thread;
 use scxprof_sched::report::Order;
 
 const NAMES: [&str; 6] = ["reader-a", "writer-a", "reader-b\x1b[2J", "wörker-with-a-lon", "loner", "\u{202e}odd"];
@@ -327,13 +330,13 @@ fn an_empty_host_says_what_it_waits_for() {
 fn the_code_that_a_row_runs_stands_below_its_details() {
     let (now, around) = made();
     let (mut state, mut terminal) = after(&keys("2\n"), (80, 24));
-    state.code = Some("FUNCTION  SELF%\nspin_\x1b[2J  99.0\n".to_owned());
+    state.code = Some("CODE THAT RUNS, since p 7 s ago\nFUNCTION  SELF%\nspin_\x1b[2J  99.0\n".to_owned());
     terminal.draw(|frame| drop(draw(frame, Theme::None, &state, &now, &around))).unwrap();
     assert!(!screen(&terminal).contains("CODE THAT RUNS"), "it is further below");
     let mut terminal = Terminal::new(TestBackend::new(80, 40)).unwrap();
     terminal.draw(|frame| drop(draw(frame, Theme::None, &state, &now, &around))).unwrap();
     let shown = screen(&terminal);
-    assert!(shown.contains("CODE THAT RUNS\nFUNCTION  SELF%\nspin_\\x1b[2J  99.0"), "{shown}");
+    assert!(shown.contains("CODE THAT RUNS, since p 7 s ago\nFUNCTION  SELF%\nspin_\\x1b[2J  99.0"), "{shown}");
 }
 
 /// Two pairs; each writes to pages of its own.
@@ -364,9 +367,20 @@ fn engine(directory: &Path) -> Engine {
     };
     let options = LiveOptions { analysis: AnalysisOptions::for_cpus(16), ..LiveOptions::default() };
     let live = Live::start_feed(options, Box::new(Pairs(0))).unwrap();
-    let mut engine = Engine::new(live, Around::new(&roots));
+    let mut engine = Engine::new(live, Around::new(&roots)).unwrap();
     engine.stop_sampling();
     engine
+}
+
+/// What is said of an action in the end; meanwhile it is said what is under way.
+fn acted(engine: &mut Engine, state: &mut State, action: Action) -> String {
+    engine.act(state, action);
+    let begin = Instant::now();
+    while state.under_way.is_some() {
+        assert!(begin.elapsed() < Duration::from_secs(180), "{:?}", state.under_way);
+        engine.answers(state, Duration::from_millis(1));
+    }
+    state.message.take().unwrap_or_default()
 }
 
 #[test]
@@ -387,18 +401,18 @@ fn a_feed_is_shown_and_what_was_decided_is_written_and_loaded() {
             "cells.json" => Action::Write(file(name), replace),
             _ => Action::Report(file(name), replace),
         };
-        let said = engine.act(&mut state, action(Replace::No)).unwrap();
+        let said = acted(&mut engine, &mut state, action(Replace::No));
         assert!(said.starts_with("wrote "), "{said}");
         assert!(std::fs::read_to_string(file(name)).unwrap().trim_start().starts_with(begins), "{name}");
         // What is there is asked about, and then replaced.
         std::fs::write(file(name), "mine").unwrap();
-        engine.act(&mut state, action(Replace::No));
+        acted(&mut engine, &mut state, action(Replace::No));
         assert!(state.prompt.take().is_some_and(|prompt| prompt.replaces && prompt.text.ends_with(name)));
         assert_eq!(std::fs::read_to_string(file(name)).unwrap(), "mine");
-        engine.act(&mut state, action(Replace::Yes));
+        acted(&mut engine, &mut state, action(Replace::Yes));
         assert_ne!(std::fs::read_to_string(file(name)).unwrap(), "mine");
     }
-    let load = |engine: &mut Engine, state: &mut State, path| engine.act(state, Action::Load(path)).unwrap();
+    let load = |engine: &mut Engine, state: &mut State, path| acted(engine, state, Action::Load(path));
     assert!(load(&mut engine, &mut state, Some(file("report.json"))).contains("report.json"));
     assert!(!text(&mut engine, &state).contains("KEPT%"), "it is no configuration");
     assert!(load(&mut engine, &mut state, Some(file("cells.json"))).starts_with("loaded "));
@@ -409,7 +423,7 @@ fn a_feed_is_shown_and_what_was_decided_is_written_and_loaded() {
     assert!(cells.lines().any(|line| line.contains("reader") && line.contains(" 2 ")), "{cells}");
     load(&mut engine, &mut state, None);
     assert!(text(&mut engine, &state).contains("no configuration is loaded"));
-    let said = engine.act(&mut state, Action::Write(Path::new("-").to_owned(), Replace::Yes)).unwrap();
+    let said = acted(&mut engine, &mut state, Action::Write(Path::new("-").to_owned(), Replace::Yes));
     assert!(said.contains("name a file"), "{said}");
 }
 
@@ -421,9 +435,54 @@ fn nothing_is_written_before_something_was_found() {
     for action in
         [Action::Write("/nonexistent/x".into(), Replace::No), Action::Report("/nonexistent/x".into(), Replace::No)]
     {
-        let said = engine.act(&mut state, action).unwrap();
+        let said = acted(&mut engine, &mut state, action);
         assert!(said.contains("wait for the first groups"), "{said}");
     }
+}
+
+#[test]
+fn a_job_that_hangs_is_named_and_holds_up_neither_pages_nor_the_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut engine = engine(directory.path());
+    let mut state = State::new(View::Groups, Duration::from_secs(1));
+    let (go, gone) = std::sync::mpsc::channel::<()>();
+    let hang = move || {
+        let _ = gone.recv();
+        Answer::Said(Ok(String::new()))
+    };
+    engine.worker.give("writing /dead/x".to_owned(), hang).unwrap();
+    let path = directory.path().join("cells.json");
+    engine.act(&mut state, Action::Write(path.clone(), Replace::No));
+    engine.answers(&mut state, Duration::ZERO);
+    let (now, around) = engine.look(&state);
+    let page = Page::new(&state, now, around, Size { width: 80, height: 24 });
+    assert!(page.foot == "writing /dead/x ..." && page.title.contains("ENDED"), "{page:?}");
+    let error = engine.stop().unwrap_err().to_string();
+    assert_eq!(error, "writing /dead/x: it was not done at the end");
+    assert!(!path.exists());
+    drop(go);
+}
+
+#[test]
+fn the_code_of_a_row_is_that_of_its_own_threads() {
+    let (now, _) = made();
+    let mut state = State::new(View::Groups, Duration::from_secs(1));
+    let both = Members::Threads([(70, 71), (70, 72)].into());
+    assert_eq!(members(&state, "allotment/reader-a", &now).unwrap(), both);
+    state.view = View::Threads;
+    let one = Members::Threads([(70, 73)].into());
+    assert_eq!(members(&state, "73", &now).unwrap(), one);
+    state.view = View::Processes;
+    let process = members(&state, "shop\x07 Some(70)", &now).unwrap();
+    assert_eq!(process, Members::Process(70));
+    state.view = View::Scheduling;
+    assert!(members(&state, "70", &now).unwrap_err().to_string().contains("gone"));
+    let thread = members(&state, "71", &now);
+    assert!(thread.as_ref().is_ok_and(|it| matches!(it, Members::Threads(_))), "{thread:?}");
+    // A session of a process has the samples of its children too.
+    let thread = |pid, tid| Thread { pid, tid, ..Thread::default() };
+    assert!(process.has(&thread(70, 99)) && !process.has(&thread(98, 99)));
+    assert!(one.has(&thread(70, 73)) && !one.has(&thread(70, 74)));
 }
 
 proptest! {

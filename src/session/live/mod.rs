@@ -129,7 +129,7 @@ pub struct Live {
     source: Option<Source>,
     notes: Vec<String>,
     stop: StopHandle,
-    thread: Option<JoinHandle<()>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
     scheduling: Mutex<Switch>,
     /// Held while they are switched.
     switching: Mutex<()>,
@@ -251,7 +251,7 @@ impl Live {
             source: scheduling.is_none().then_some(source),
             notes,
             stop,
-            thread: Some(thread),
+            thread: Mutex::new(Some(thread)),
             scheduling: Mutex::new(scheduling.map_or(Switch::Off, Switch::OfFeed)),
             switching: Mutex::new(()),
             host,
@@ -335,9 +335,16 @@ impl Live {
         } else {
             Switch::Off
         };
-        let before = std::mem::replace(&mut *lock(&self.scheduling), switched);
+        let mut now = lock(&self.scheduling);
+        let has_ended = matches!(&*now, Switch::Ended(_));
+        // What was opened while the capture was being stopped is closed again.
+        let unused = if has_ended { switched } else { std::mem::replace(&mut *now, switched) };
+        drop(now);
         // Waits for its thread.
-        drop(before);
+        drop(unused);
+        if has_ended {
+            return Err(LiveError::Ended);
+        }
         Ok(())
     }
 
@@ -387,9 +394,10 @@ impl Live {
     }
 
     /// Ends sampling, and waits for it and for the evaluation of the last window. What was found stays.
-    pub fn stop(&mut self) {
+    pub fn stop(&self) {
         self.stop.stop();
-        if let Some(thread) = self.thread.take() {
+        let thread = lock(&self.thread).take();
+        if let Some(thread) = thread {
             // What it panicked with was printed.
             let _ = thread.join();
         }

@@ -215,7 +215,7 @@ fn it_stops_in_the_middle_and_what_cannot_be_sampled_is_an_error() {
             self.0.next_batch()
         }
     }
-    let mut live = Live::start_feed(options(5), Box::new(Endless(Groups::new(1)))).unwrap();
+    let live = Live::start_feed(options(5), Box::new(Endless(Groups::new(1)))).unwrap();
     assert!(live.wait_window(2, Duration::from_secs(120)));
     live.stop();
     let snapshot = live.snapshot(&[By::Thread]);
