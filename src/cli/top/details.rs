@@ -78,7 +78,7 @@ fn group(key: &str, now: &Snapshot, width: usize, text: &mut String) {
 }
 
 fn members(group: &SubcellReport, width: usize, text: &mut String) {
-    let mut rows = vec![cells(["THREAD", "TID", "PID", "SAMPLES", "VERDICT OF IT"])];
+    let mut rows = vec![cells(["THREAD", "TID", "PID", "SAMPLES", "ITS VERDICT"])];
     for thread in group.threads.iter().take(LISTED) {
         let numbers = [thread.tid.to_string(), thread.pid.to_string(), format!("{:.0}", thread.samples)];
         let comm = thread.comm.as_deref().unwrap_or("?");

@@ -4,6 +4,7 @@ mod details;
 mod draw;
 mod files;
 mod first;
+mod help;
 mod keys;
 mod page;
 mod run;
@@ -60,7 +61,7 @@ const LONGEST: Duration = Duration::from_secs(3600);
 #[derive(Debug, Args)]
 #[command(
     after_help = EXAMPLES,
-    mut_args(text("time", "End after so long: seconds, or a time such as 500ms or 5m [default: never; with --once 5]")),
+    mut_args(text("time", "End after this time: seconds, or a time such as 500ms or 5m [default: never; with --once 5]")),
     mut_args(text("command", "A command to sample while it runs; its output is not shown, but with --once it goes to stderr")),
     mut_arg("sched", |arg| arg.hide(true)),
 )]
@@ -70,13 +71,13 @@ pub(super) struct TopArgs {
     /// How often the screen is drawn, and the window of its figures
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds, help_heading = TUNING)]
     interval: Duration,
-    /// The window in which sharing is looked for
+    /// The time over which samples are collected to find shared memory
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds, help_heading = TUNING)]
     sharing_window: Duration,
     /// Print one page as text, with all rows, and end
     #[arg(long, help_heading = RESULT)]
     once: bool,
-    /// What is shown first
+    /// The view that is shown first
     #[arg(long, value_enum, value_name = "VIEW", default_value = "groups", help_heading = RESULT)]
     view: View,
     /// The kind of rows of the view, as c shows them: thread, process, cgroup, cell, CPU, LLC, dispatch-queue, last-level-cache,
@@ -89,7 +90,7 @@ pub(super) struct TopArgs {
     /// Only rows that contain this text
     #[arg(long, value_name = "TEXT", help_heading = RESULT)]
     filter: Option<String>,
-    /// The configuration that is loaded: it is shown what it keeps together, and cells are its
+    /// A configuration to load: top shows what it keeps together, and the figures of its cells
     #[arg(long, value_name = "FILE", help_heading = RESULT)]
     config: Option<PathBuf>,
     /// Colours [default: dark; none if NO_COLOR is set]

@@ -6,41 +6,15 @@ use std::time::Duration;
 use scxprof_base::escape;
 
 use super::details::details;
+use super::help;
 use super::keys::{has_code, Shown};
 use super::state::{first_shown, Asked, Kind, Over, State, View};
 use super::table::Mark;
 use super::views;
-use crate::session::{AroundNow, LiveState, Snapshot};
+use crate::session::{AroundNow, By, LiveState, Snapshot};
 
 /// On a lower screen only the title, the views and the foot stand beside the table.
 const LOW: usize = 9;
-
-const HELP: &str = "\
-Views
-  1 groups      threads that share memory: the part of the avoidable misses
-                that keeping them together avoids, and what the loaded
-                configuration keeps
-  2 threads     accesses of each thread
-  3 processes   of each process, cgroup or cell
-  4 lines       cache lines that threads share, and whether falsely
-  5 scheduling  times on a CPU and waiting for one, from a wakeup to the CPU
-                (P50 to MAX), moves; its events cost CPU time: they are on
-                only while it is shown
-  6 CPUs        each CPU, last-level cache, and the scheduler's own figures
-  7 losses      what was lost, and what scxprof costs
-Keys
-  1-7 Tab       another view             c C       another kind of rows
-  Up Down j k   another row              Enter     details of the row
-  PgUp PgDn     a page of rows           Home End  first and last row (g G)
-  < > o         sort by another column   r         sort the other way round
-  / and a text  rows that contain it     Esc       back; all rows again
-  t             since the start, or of the last window
-  p             in details of a group, thread or process: the code it runs
-  space         freeze, and go on        + -       longer, shorter interval
-  w             write the configuration to a file
-  W             write the report (.json, .html) or the last accesses (.jsonl)
-  s             load a configuration, and see what it keeps; no name: unload
-  q Ctrl-C      end                      Ctrl-Z    suspend (Ctrl-L draws anew)";
 
 /// How a line is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,7 +66,7 @@ impl Page {
         let mut page = Self::whole(state, now, around, Some(size.width));
         let over = match &state.over {
             Over::Nothing => None,
-            Over::Help(first, _) => Some((HELP.lines().map(ToOwned::to_owned).collect(), *first)),
+            Over::Help(first, _) => Some((help::text().lines().map(ToOwned::to_owned).collect(), *first)),
             Over::Details(key, first) => Some((details(state, key, now, around, size.width), *first)),
         };
         page.shown.height = height.saturating_sub(usize::from(over.is_none()));
@@ -256,6 +230,10 @@ fn subtitle(state: &State, now: &Snapshot, sorted: Option<&str>) -> String {
         View::Threads | View::Processes | View::Scheduling => {
             words.push(format!("by {}", state.kind().name()));
             words.push(if state.is_total { "since the start".to_owned() } else { "of the last window".to_owned() });
+            // The kernel's own time, whatever the window.
+            if state.view == View::Processes && state.kind() != Kind::By(By::Process) {
+                words.push("PSI of the last 10 s".to_owned());
+            }
         }
         View::Cpus => words.push(match state.kind() {
             Kind::Figures => "figures of the scheduler".to_owned(),

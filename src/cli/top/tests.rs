@@ -268,7 +268,7 @@ fn the_help_fits_on_a_small_screen() {
     let lines: Vec<String> = screen(&terminal).lines().map(ToOwned::to_owned).collect();
     assert!(lines.iter().skip(4).all(|line| line.chars().count() < 80), "{lines:#?}");
     let (_, terminal) = after(&keys("?"), (80, 40));
-    assert!(screen(&terminal).contains("Ctrl-Z    suspend"));
+    assert!(screen(&terminal).contains("Ctrl-Z Ctrl-L  suspend"));
 }
 
 #[test]

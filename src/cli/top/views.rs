@@ -247,7 +247,7 @@ fn lines(now: &Snapshot) -> Table {
             ("STORES", NUMBER(4)),
             ("HITM", NUMBER(3)),
             ("THREADS", NUMBER(6)),
-            ("CODE OF IT", NAME(1)),
+            ("ITS CODE", NAME(1)),
         ],
         rows: report(now).map(|report| report.lines.iter().map(row).collect()).unwrap_or_default(),
         // Those first that cost most.
@@ -384,7 +384,7 @@ fn losses(now: &Snapshot, around: &AroundNow) -> Table {
     add("late windows", losses.late_windows.to_string(), losses.late_windows > 0);
     add("CPU of scxprof", format!("{:.2} % of a CPU, {:.1} s in all", cost.cpus * 100.0, cost.cpu_s), false);
     add("memory of scxprof", format!("{:.1} MiB", cost.rss_bytes as f64 / 1_048_576.0), false);
-    add("its tables", cost.tables.to_string(), false);
+    add("memory of tables", cost.tables.to_string(), false);
     add("last evaluation", format!("{:.0} ms", cost.evaluation_s * 1e3), false);
     if let Some(pressure) = &around.pressure {
         for (what, of) in [("CPU", &pressure.cpu), ("memory", &pressure.memory), ("I/O", &pressure.io)] {
