@@ -298,6 +298,8 @@ pub struct MonitoringGroup {
 
 /// What became of threads that were to be counted in a group.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+// As for config::Layers: clippy looks at it only where no feature makes this module public.
+#[allow(clippy::struct_field_names)]
 pub struct Added {
     /// They are in it. Threads that they make will be too.
     pub added: usize,
