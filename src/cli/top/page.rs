@@ -1,6 +1,7 @@
 //! What is on the screen, as text: a title, what there is to know of the whole, the names of the views, a table or what covers it, and
 //! a line at the foot. `--once` prints the same.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use scxprof_base::escape;
@@ -9,7 +10,7 @@ use super::details::details;
 use super::help;
 use super::keys::{has_code, Shown};
 use super::state::{first_shown, Asked, Kind, Over, State, View};
-use super::table::Mark;
+use super::table::{Mark, Table};
 use super::views;
 use crate::session::{AroundNow, By, LiveState, Snapshot};
 
@@ -63,25 +64,29 @@ impl Page {
     pub(super) fn new(state: &State, now: &Snapshot, around: &AroundNow, size: Size) -> Self {
         let is_low = size.height < LOW;
         let height = size.height.saturating_sub(if is_low { 3 } else { 5 });
-        let mut page = Self::whole(state, now, around, Some(size.width));
+        let table = views::table(state, now, around);
         let over = match &state.over {
             Over::Nothing => None,
             Over::Help(first, _) => Some((help::text().lines().map(ToOwned::to_owned).collect(), *first)),
             Over::Details(key, first) => Some((details(state, key, now, around, size.width), *first)),
         };
-        page.shown.height = height.saturating_sub(usize::from(over.is_none()));
+        let room = height.saturating_sub(usize::from(over.is_none()));
+        // Only what is shown is formatted: each key draws anew.
+        let at = state.selected(table.rows.iter().map(|row| row.key.as_str()));
+        let first = first_shown(state.of_view().first, at, room, table.rows.len());
+        let rows = if over.is_none() { first..first.saturating_add(room).min(table.rows.len()) } else { 0..0 };
+        let mut page = Self::of(state, now, &table, rows, Some(size.width));
+        page.shown.height = room;
         if let Some((lines, first)) = over {
             let lines: Vec<String> = lines;
             page.shown.over = lines.len();
             let first = first.min(lines.len().saturating_sub(height));
             page.body = lines.into_iter().skip(first).take(height).map(BodyLine::plain).collect();
-        } else if !page.shown.keys.is_empty() {
-            let at = state.selected(page.shown.keys.iter().map(String::as_str));
-            let rows = page.shown.height;
-            let first = first_shown(state.of_view().first, at, rows, page.shown.keys.len());
-            let body = std::mem::take(&mut page.body).into_iter().enumerate();
-            let shown = body.filter(|(line, _)| *line == 0 || (first + 1..=first + rows).contains(line));
-            page.body = shown.map(|(line, it)| BodyLine { is_selected: line == at + 1, ..it }).take(height).collect();
+        } else if !table.rows.is_empty() {
+            if let Some(line) = page.body.get_mut((at + 1).saturating_sub(first)) {
+                line.is_selected = true;
+            }
+            page.body.truncate(height);
         }
         if is_low {
             (page.summary, page.subtitle) = (None, None);
@@ -93,13 +98,19 @@ impl Page {
     /// The same with all rows and without the foot, for a printed page.
     pub(super) fn whole(state: &State, now: &Snapshot, around: &AroundNow, width: Option<usize>) -> Self {
         let table = views::table(state, now, around);
+        Self::of(state, now, &table, 0..table.rows.len(), width)
+    }
+
+    /// A page with these rows of a table.
+    fn of(state: &State, now: &Snapshot, table: &Table, rows: Range<usize>, width: Option<usize>) -> Self {
         let mut body: Vec<BodyLine> = Vec::new();
         if table.rows.is_empty() {
             let text = scxprof_base::columns::wrapped(&table.empty, width);
             body.extend(text.lines().map(|line| BodyLine::plain(escape::line(line).into_owned())));
         } else {
-            for (at, text) in table.lines(width).into_iter().enumerate() {
-                let mark = at.checked_sub(1).and_then(|at| table.rows.get(at)).map(|row| row.mark);
+            let begin = rows.start;
+            for (at, text) in table.lines(width, rows).into_iter().enumerate() {
+                let mark = at.checked_sub(1).and_then(|at| table.rows.get(begin + at)).map(|row| row.mark);
                 let style = match mark {
                     None => Style::Head,
                     Some(Mark::Plain) => Style::Plain,

@@ -1,6 +1,7 @@
 //! A table of a view: cells with a text and what they are sorted by, the rows that match a filter, in order.
 
 use std::cmp::Ordering;
+use std::ops::Range;
 
 use scxprof_base::columns::{aligned, fitted, Column};
 use scxprof_base::escape;
@@ -178,17 +179,30 @@ impl Table {
         self.rows.retain(|row| row.cells.iter().any(has));
     }
 
-    /// Its lines: the head and one for each row, in this width.
-    pub(super) fn lines(&self, width: Option<usize>) -> Vec<String> {
+    /// Its lines: the head and one for each row of these, in this width. Columns are as wide as if all rows were there, so that they
+    /// stay where they are while the user scrolls.
+    pub(super) fn lines(&self, width: Option<usize>, shown: Range<usize>) -> Vec<String> {
         let head: Vec<String> = self.heads.iter().map(|(name, _)| (*name).to_owned()).collect();
-        let rows = self.rows.iter().map(|row| row.cells.iter().map(|cell| cell.text.clone()).collect());
-        let rows: Vec<Vec<String>> = std::iter::once(head).chain(rows).collect();
-        if self.has_sentences {
-            let cut = |line: &str| width.map_or_else(|| line.to_owned(), |width| line.chars().take(width).collect());
-            return aligned(&rows).lines().map(cut).collect();
-        }
-        let columns: Vec<Column> = self.heads.iter().map(|(_, column)| *column).collect();
-        fitted(&rows, &columns, width).lines().map(ToOwned::to_owned).collect()
+        let cells = |row: &Row| row.cells.iter().map(|cell| cell.text.clone()).collect();
+        let rows = self.rows.get(shown).unwrap_or_default().iter().map(cells);
+        let rows: Vec<Vec<String>> = [head, self.widest()].into_iter().chain(rows).collect();
+        let text = if self.has_sentences {
+            aligned(&rows)
+        } else {
+            let columns: Vec<Column> = self.heads.iter().map(|(_, column)| *column).collect();
+            fitted(&rows, &columns, width)
+        };
+        let cut = |line: &str| width.map_or_else(|| line.to_owned(), |width| line.chars().take(width).collect());
+        text.lines().enumerate().filter(|(at, _)| *at != 1).map(|(_, line)| cut(line)).collect()
+    }
+
+    /// The longest text of each column.
+    fn widest(&self) -> Vec<String> {
+        let widest = |column: usize| {
+            let texts = self.rows.iter().filter_map(|row| row.cells.get(column)).map(|cell| cell.text.as_str());
+            texts.max_by_key(|text| text.chars().count()).unwrap_or_default().to_owned()
+        };
+        (0..self.heads.len()).map(widest).collect()
     }
 }
 
@@ -270,8 +284,20 @@ mod tests {
 
     #[test]
     fn what_a_terminal_obeys_is_escaped() {
-        let lines = table().lines(None);
+        let lines = table().lines(None, 0..3);
         assert_eq!(lines, ["NAME      PART%", "b             -", "Ac         50.0", "a\\x1b[2J   75.0"]);
-        assert!(table().lines(Some(12)).iter().all(|line| line.chars().count() <= 12));
+        assert!(table().lines(Some(12), 0..3).iter().all(|line| line.chars().count() <= 12));
+    }
+    #[test]
+    fn columns_stay_where_they_are_while_other_rows_are_shown() {
+        let table = table();
+        for width in [None, Some(80), Some(12)] {
+            let all = table.lines(width, 0..3);
+            for (first, last) in [(0, 1), (1, 2), (1, 3), (2, 3), (3, 3)] {
+                let shown = table.lines(width, first..last);
+                assert_eq!((&shown[0], &shown[1..]), (&all[0], &all[first + 1..=last]), "{first}..{last} of {width:?}");
+            }
+        }
+        assert_eq!(table.lines(None, 7..9).len(), 1);
     }
 }
