@@ -13,6 +13,8 @@ pub struct Blocks<R> {
     inner: R,
     /// Bytes after the last whole line of the last block.
     rest: Vec<u8>,
+    /// The last block ended within a line that is too long.
+    is_within: bool,
     /// Returned after the lines before it.
     failed: Option<io::Error>,
     /// The lines so far of blocks that were parsed.
@@ -22,10 +24,11 @@ pub struct Blocks<R> {
 impl<R: Read> Blocks<R> {
     /// Reads from the beginning.
     pub fn new(inner: R) -> Self {
-        Self { inner, rest: Vec::new(), failed: None, counts: Counts::default() }
+        Self { inner, rest: Vec::new(), is_within: false, failed: None, counts: Counts::default() }
     }
 
-    /// The next lines, in the memory of `block`; empty at the end. A line that is too long is cut, but still too long.
+    /// The next lines, in the memory of `block`; empty at the end. A line that is too long is cut, but still too long; for what is left
+    /// of it come empty lines, so that the caller can stop within it.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -43,12 +46,25 @@ impl<R: Read> Blocks<R> {
             if block.len() == before {
                 return Ok(block);
             }
+            if self.is_within {
+                let end = memchr::memchr(b'\n', &block);
+                self.is_within = end.is_none();
+                block.drain(..end.unwrap_or(block.len()));
+                if self.is_within {
+                    block.push(b'\n');
+                    return Ok(block);
+                }
+            }
             if let Some(end) = memchr::memrchr(b'\n', &block) {
                 self.rest.extend_from_slice(block.get(end + 1..).unwrap_or_default());
                 block.truncate(end + 1);
                 return Ok(block);
             }
-            block.truncate(MAX_LINE + 1);
+            if block.len() > MAX_LINE {
+                block.truncate(MAX_LINE + 1);
+                self.is_within = true;
+                return Ok(block);
+            }
         }
     }
 }

@@ -236,6 +236,20 @@ impl io::Read for Chunks<'_> {
 }
 
 #[test]
+fn a_line_that_never_ends_holds_up_no_caller() {
+    let line = written(&Sample::default(), None, Source::Timer);
+    let mut blocks = Blocks::new(io::Read::chain(&line[..], io::repeat(b'x')));
+    let mut block = Vec::new();
+    for _ in 0..5 {
+        block = blocks.next_block(block).unwrap();
+        assert!(!block.is_empty());
+        let parsed = parse_block(&block);
+        blocks.counts.add(&parsed);
+    }
+    assert_eq!((blocks.counts.lines, blocks.counts.unreadable), (2, 1));
+}
+
+#[test]
 fn lines_before_an_error_are_read() {
     let line = written(&Sample::default(), None, Source::Timer);
     let text = [&line[..], &line[..], b"{\"pid\":"].concat();
