@@ -187,27 +187,6 @@ impl Client {
         line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
-    /// The CPU time of the server once it works no more, in ticks of the clock.
-    pub fn idle_cpu(&self) -> u64 {
-        let used = || {
-            let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
-            let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split(' ').collect();
-            // utime and stime (proc_pid_stat(5)), whose numbers count from the field after the name.
-            fields[12].parse::<u64>().unwrap() + fields[13].parse::<u64>().unwrap()
-        };
-        let mut before = used();
-        let until = Instant::now() + PATIENCE;
-        loop {
-            assert!(Instant::now() < until, "the server works on");
-            std::thread::sleep(Duration::from_millis(300));
-            let now = used();
-            if now == before {
-                return now;
-            }
-            before = now;
-        }
-    }
-
     /// Goes away; returns the exit code of the server.
     #[track_caller]
     pub fn leave(mut self) -> Option<i32> {

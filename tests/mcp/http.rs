@@ -43,8 +43,7 @@ impl Server {
         Self { child, address }
     }
 
-    /// An answer to a request: its status, its head and its body.
-    fn request(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> (u16, String, String) {
+    fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> TcpStream {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut head = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
@@ -55,6 +54,12 @@ impl Server {
             let _ = write!(head, "{name}: {value}\r\n");
         }
         stream.write_all(format!("{head}\r\n{body}").as_bytes()).unwrap();
+        stream
+    }
+
+    /// An answer to a request: its status, its head and its body.
+    fn request(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> (u16, String, String) {
+        let mut stream = self.send(method, path, headers, body);
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).unwrap();
         let answer = String::from_utf8(answer).unwrap();
@@ -98,7 +103,8 @@ impl<'a> Session<'a> {
         session
     }
 
-    fn post(&self, message: &Value) -> (u16, String, String) {
+    /// Sends it; `send` is how.
+    fn with<T>(&self, send: impl FnOnce(&[(&str, &str)]) -> T) -> T {
         let authorization = format!("Bearer {TOKEN}");
         let mut headers = vec![
             ("Authorization", authorization.as_str()),
@@ -108,7 +114,21 @@ impl<'a> Session<'a> {
         if !self.id.is_empty() {
             headers.extend([("Mcp-Session-Id", self.id.as_str()), ("MCP-Protocol-Version", "2025-11-25")]);
         }
-        self.server.request("POST", "/mcp", &headers, &message.to_string())
+        send(&headers)
+    }
+
+    fn post(&self, message: &Value) -> (u16, String, String) {
+        self.with(|headers| self.server.request("POST", "/mcp", headers, &message.to_string()))
+    }
+
+    /// Begins a call whose progress is told; returns its id and its messages.
+    fn begin(&mut self, tool: &str, arguments: Value) -> (u64, Events) {
+        self.requests += 1;
+        let token = format!("told {}", self.requests);
+        let params = json!({ "name": tool, "arguments": arguments, "_meta": { "progressToken": token } });
+        let message = json!({ "jsonrpc": "2.0", "id": self.requests, "method": "tools/call", "params": params });
+        let stream = self.with(|headers| self.server.send("POST", "/mcp", headers, &message.to_string()));
+        (self.requests, Events(BufReader::new(stream)))
     }
 
     fn call(&mut self, tool: &str, arguments: Value) -> Value {
@@ -124,14 +144,28 @@ impl<'a> Session<'a> {
     }
 
     fn end(self) {
-        let authorization = format!("Bearer {TOKEN}");
-        let headers = [
-            ("Authorization", authorization.as_str()),
-            ("Mcp-Session-Id", self.id.as_str()),
-            ("MCP-Protocol-Version", "2025-11-25"),
-        ];
-        let (status, _, body) = self.server.request("DELETE", "/mcp", &headers, "");
+        let (status, _, body) = self.with(|headers| self.server.request("DELETE", "/mcp", headers, ""));
         assert!((200..300).contains(&status), "{status} {body}");
+    }
+}
+
+/// The messages of an answer, as they come.
+struct Events(BufReader<TcpStream>);
+
+impl Events {
+    /// The next; `None` at the end.
+    fn next(&mut self) -> Option<Value> {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            if self.0.read_line(&mut line).unwrap() == 0 {
+                return None;
+            }
+            let message = line.strip_prefix("data: ").and_then(|text| serde_json::from_str(text).ok());
+            if message.is_some() {
+                return message;
+            }
+        }
     }
 }
 
@@ -178,18 +212,48 @@ fn what_a_client_started_ends_with_its_session() {
     server.end();
 }
 
+/// As many calls as work at a time, which do not end by themselves: another one works only if these have ended.
+fn endless_calls(session: &mut Session) -> [(u64, Events); 2] {
+    let endless = session.call("open_recording", json!({ "path": "endless.jsonl" }))["result"]["recording"].clone();
+    let slow = json!({ "source": endless, "time_limit_s": 1800 });
+    let mut calls = [session.begin("find_sharing", slow.clone()), session.begin("find_sharing", slow)];
+    for (id, events) in &mut calls {
+        let told = events.next().unwrap();
+        assert_eq!(told["method"], "notifications/progress", "{told}");
+        assert_eq!(told["params"]["progressToken"], format!("told {id}"), "{told}");
+        let more = events.next().unwrap();
+        assert!(more["params"]["progress"].as_f64() > told["params"]["progress"].as_f64(), "{more}");
+    }
+    calls
+}
+
 #[test]
-fn progress_is_told_in_the_answer() {
+fn calls_tell_their_progress_and_end_when_they_are_cancelled() {
     let made = Made::new();
-    std::fs::write(made.path("many.jsonl"), super::made::lines(50_000)).unwrap();
+    made.endless("endless.jsonl");
     let server = Server::start(made.root());
     let mut one = Session::start(&server);
-    let many = one.call("open_recording", json!({ "path": "many.jsonl" }))["result"]["recording"].clone();
-    let params =
-        json!({ "name": "find_sharing", "arguments": { "source": many }, "_meta": { "progressToken": "told" } });
-    let (status, _, body) =
-        one.post(&json!({ "jsonrpc": "2.0", "id": 1000, "method": "tools/call", "params": params }));
-    assert!(status == 200 && body.contains("notifications/progress") && body.contains("\"told\""), "{status}: {body}");
+    for (id, _) in &endless_calls(&mut one) {
+        let params = json!({ "requestId": id, "reason": "enough" });
+        let (status, _, body) =
+            one.post(&json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": params }));
+        assert_eq!(status, 202, "{body}");
+    }
+    let answer = one.call("topology", json!({}));
+    assert!(answer["result"]["cpus"].is_array(), "{answer}");
+    server.end();
+}
+
+#[test]
+fn calls_end_with_their_session() {
+    let made = Made::new();
+    made.endless("endless.jsonl");
+    let server = Server::start(made.root());
+    let (mut one, mut two) = (Session::start(&server), Session::start(&server));
+    let _calls = endless_calls(&mut one);
+    one.end();
+    let answer = two.call("topology", json!({}));
+    assert!(answer["result"]["cpus"].is_array(), "{answer}");
     server.end();
 }
 

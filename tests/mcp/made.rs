@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 /// Recordings in a directory, which is the root of a server.
@@ -60,6 +60,13 @@ impl Made {
             {"name": "web", "matches": [[{"CommPrefix": "web"}]]}, {"name": "rest", "matches": [[]]}]}]"#;
         fs::write(made.path("cells.json"), cells).unwrap();
         made
+    }
+
+    /// A recording whose reading does not end by itself: after its accesses comes a hole of 1 TiB, which takes hours to read.
+    pub fn endless(&self, name: &str) {
+        let mut file = fs::File::create(self.path(name)).unwrap();
+        file.write_all(lines(3000).as_bytes()).unwrap();
+        file.set_len(1 << 40).unwrap();
     }
 
     pub fn root(&self) -> &Path {

@@ -1,4 +1,5 @@
-//! `scxprof mcp` by a client that writes and reads the protocol's messages itself, so that it can also write wrong ones.
+//! `scxprof mcp` by a client that writes and reads the protocol's messages itself, so that it can also write wrong ones, and by the
+//! client of the official SDK.
 
 mod client;
 mod equal;
@@ -8,6 +9,7 @@ mod made;
 mod protocol;
 mod safety;
 mod schema;
+mod sdk;
 
 use std::path::Path;
 use std::process::{Command, Output};
