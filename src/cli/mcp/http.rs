@@ -158,7 +158,7 @@ pub(super) async fn serve(
                 async move {
                     Ok::<Answer, Infallible>(match refuse(&request, &token) {
                         Some(refused) => refused,
-                        None => match sessions.enter(&request).await {
+                        None => match sessions.enter(session_of(&request), request.method(), Instant::now()).await {
                             Some(_begun) => service.handle(request).await,
                             None => plain(
                                 StatusCode::SERVICE_UNAVAILABLE,
@@ -210,16 +210,15 @@ impl Drop for Begun<'_> {
 }
 
 impl Sessions {
-    /// Lets a request in; `None` if it would make a session too many.
-    async fn enter(&self, request: &Request<Incoming>) -> Option<Begun<'_>> {
-        if let Some(id) = request.headers().get("mcp-session-id") {
-            let id = String::from_utf8_lossy(id.as_bytes()).into_owned();
+    /// Lets a request in, of a session if it has one; `None` if it would make a session too many.
+    async fn enter(&self, session: Option<String>, method: &Method, now: Instant) -> Option<Begun<'_>> {
+        if let Some(id) = session {
             if self.manager.sessions.read().await.contains_key(id.as_str()) {
-                self.asked().insert(id, Instant::now());
+                self.asked().insert(id, now);
             }
             return Some(Begun(None));
         }
-        if request.method() != Method::POST {
+        if method != Method::POST {
             return Some(Begun(None));
         }
         let begun = Begun(Some(&self.begun));
@@ -232,7 +231,6 @@ impl Sessions {
         let quiet = {
             let mut asked = self.asked();
             asked.retain(|id, _| ids.iter().any(|it| **it == **id));
-            let now = Instant::now();
             // One without any request yet is quiet from now on.
             for id in &ids {
                 asked.entry(id.to_string()).or_insert(now);
@@ -247,6 +245,12 @@ impl Sessions {
     fn asked(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The session that a request is of.
+fn session_of(request: &Request<Incoming>) -> Option<String> {
+    let id = request.headers().get("mcp-session-id")?;
+    Some(String::from_utf8_lossy(id.as_bytes()).into_owned())
 }
 
 /// The session whose last request is the longest ago, if that is long.
@@ -296,6 +300,33 @@ mod tests {
         assert_eq!(longest_quiet(&asked, begin + QUIET), None);
         assert_eq!(longest_quiet(&asked, begin + QUIET + Duration::from_secs(4)), Some("b".to_owned()));
         assert_eq!(longest_quiet(&HashMap::new(), begin), None);
+    }
+
+    #[test]
+    fn a_new_session_takes_the_place_of_the_one_that_was_quiet_for_longest() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let manager = Arc::new(LocalSessionManager::default());
+            let sessions = Sessions { manager, asked: Mutex::default(), begun: AtomicUsize::new(0) };
+            let begin = Instant::now();
+            let mut open = Vec::new();
+            for seconds in 0..MAX_SESSIONS as u64 {
+                let (id, transport) = sessions.manager.create_session().await.unwrap();
+                let at = begin + Duration::from_secs(seconds);
+                drop(sessions.enter(Some(id.to_string()), &Method::POST, at).await.unwrap());
+                open.push((id, transport));
+            }
+            let early = begin + QUIET - Duration::from_secs(1);
+            assert!(sessions.enter(None, &Method::POST, early).await.is_none());
+            // The first is used again, so that the second is quiet for longest.
+            drop(sessions.enter(Some(open[0].0.to_string()), &Method::GET, early).await);
+            assert!(sessions.enter(None, &Method::POST, begin + QUIET).await.is_none(), "quiet for a second less");
+            let later = begin + QUIET + Duration::from_secs(1);
+            assert!(sessions.enter(None, &Method::POST, later).await.is_some());
+            let left = sessions.manager.sessions.read().await;
+            assert_eq!(left.len(), MAX_SESSIONS - 1);
+            assert!(left.contains_key(&open[0].0) && !left.contains_key(&open[1].0));
+        });
     }
 
     #[test]
