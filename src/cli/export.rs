@@ -81,7 +81,7 @@ fn parquet(args: &ExportArgs, path: &Path) -> Result<(), Failure> {
     let parquet::Read { finished, end } = parquet::read(&request, &mut |table| dir.create(table))?;
     let filled = finished.tables.iter().filter(|table| table.rows > 0);
     let filled: Vec<String> = filled.map(|it| format!("{} {}", it.table.name(), it.rows)).collect();
-    dir.publish(finished)?;
+    dir.publish(finished, &|| signals.seen())?;
     say!("wrote {} (rows: {})", path.display(), filled.join(", "));
     end
 }

@@ -167,14 +167,16 @@ impl TableDir {
         Ok(BufWriter::new(File::options().write(true).create_new(true).mode(0o600).open(path)?))
     }
 
-    /// Gives the directory its name.
-    pub(super) fn publish(self, finished: Finished<BufWriter<File>>) -> Result<(), Failure> {
-        let Self { path, name, temporary, dir, parent } = self;
+    /// Gives the directory its name, unless it is stopped before.
+    pub(super) fn publish(self, finished: Finished<BufWriter<File>>, stop: &dyn Fn() -> bool) -> Result<(), Failure> {
+        // The last of these is dropped first, and what is temporary must be deleted through its parent.
+        let Self { parent, path, name, temporary, dir } = self;
         let publish = || -> anyhow::Result<()> {
             for table in finished.tables {
                 let file = table.file.into_inner().map_err(io::IntoInnerError::into_error)?;
                 file.sync_all()?;
             }
+            anyhow::ensure!(!stop(), "interrupted");
             let named = parent.path().join(&name);
             anyhow::ensure!(is_free(&named), "it exists by now");
             // Of two directories the kernel replaces only an empty one.
@@ -214,6 +216,11 @@ mod tests {
         assert_eq!(names().len(), 1);
         drop(dir);
         assert!(names().is_empty());
+        // The last step takes time too: files are synced.
+        let dir = TableDir::new(&path).unwrap_or_else(|_| panic!("refused"));
+        drop(dir.create(ParquetTable::Sched).unwrap());
+        assert!(matches!(dir.publish(finished(), &|| true), Err(Failure::NoResult(_))));
+        assert!(names().is_empty());
         // An empty directory is replaced.
         fs::create_dir(&path).unwrap();
         for is_free in [true, false] {
@@ -221,7 +228,7 @@ mod tests {
                 Ok(dir) => {
                     assert!(is_free);
                     drop(dir.create(ParquetTable::Sched).unwrap());
-                    assert!(dir.publish(finished()).is_ok());
+                    assert!(dir.publish(finished(), &|| false).is_ok());
                 }
                 Err(Failure::Usage(error)) => {
                     assert!(!is_free && error.to_string().contains("exists already"), "{error}");
