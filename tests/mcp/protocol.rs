@@ -207,8 +207,6 @@ fn a_resource_tells_that_it_changed() {
     }
     let uri = "scxprof://profile/status";
     client.request("resources/subscribe", json!({ "uri": uri }));
-    // The first look is what changes are told from.
-    std::thread::sleep(Duration::from_millis(1500));
     let pid = std::process::id();
     let started = client.call("profile_start", json!({ "event": "cpu-clock", "pid": [pid], "duration_s": 600 }));
     if is_unsupported("a_resource_tells_that_it_changed", &started) {

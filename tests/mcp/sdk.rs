@@ -264,7 +264,6 @@ fn it_reads_resources_and_prompts_and_hears_of_changes() {
         if is_unsupported("it_reads_resources_and_prompts_and_hears_of_changes", &started) {
             return;
         }
-        // While it runs, the number of its samples changes.
         agent.until(|said| matches!(said, Said::Updated(updated) if updated == uri).then_some(())).await;
         agent.call("profile_stop", json!({})).await;
         agent.leave().await;

@@ -234,7 +234,10 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
         let resource = resources::find(&request.uri).ok_or_else(|| unknown_resource(&request.uri))?;
-        self.subscriptions.add(resource, Arc::clone(&self.shared), context.peer);
+        let of = Arc::clone(&self.shared);
+        // Before the answer: what changes after it is told.
+        let version = tokio::task::spawn_blocking(move || resource.version(&of)).await.ok();
+        self.subscriptions.add(resource, version, Arc::clone(&self.shared), context.peer);
         Ok(())
     }
 

@@ -29,10 +29,16 @@ fn lock(subscribed: &Mutex<Subscribed>) -> MutexGuard<'_, Subscribed> {
 }
 
 impl Subscriptions {
-    /// Adds a resource.
-    pub(super) fn add(&self, resource: &'static Resource, shared: Arc<Shared>, peer: Peer<RoleServer>) {
+    /// Adds a resource of which the client knows this version.
+    pub(super) fn add(
+        &self,
+        resource: &'static Resource,
+        version: Option<u64>,
+        shared: Arc<Shared>,
+        peer: Peer<RoleServer>,
+    ) {
         let mut subscribed = lock(&self.0);
-        subscribed.versions.entry(resource.uri).or_insert(None);
+        subscribed.versions.entry(resource.uri).or_insert(version);
         if !std::mem::replace(&mut subscribed.is_watched, true) {
             tokio::spawn(watch(Arc::downgrade(&self.0), shared, peer));
         }
@@ -63,7 +69,7 @@ async fn watch(subscriptions: Weak<Mutex<Subscribed>>, shared: Arc<Shared>, peer
         let mut changed = Vec::new();
         for (uri, version) in looked.await.unwrap_or_default() {
             if let Some(told) = lock(&strong).versions.get_mut(uri) {
-                // The first look tells nothing new.
+                // Without a version, the first look tells nothing new.
                 if told.replace(version).is_some_and(|before| before != version) {
                     changed.push(uri);
                 }
