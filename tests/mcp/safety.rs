@@ -118,6 +118,44 @@ fn files_are_written_only_where_that_is_allowed() {
 }
 
 #[test]
+fn what_is_stopped_writes_nothing() {
+    let made = Made::new();
+    made.endless("endless.jsonl");
+    let out = made.path("out");
+    fs::create_dir(&out).unwrap();
+    let mut client = Client::start(made.root(), &["--allow-write", text(&out)]);
+    let endless = client.open("endless.jsonl");
+    for form in ["parquet", "perfetto", "report", "html", "sharing_csv"] {
+        if form == "parquet" && !cfg!(feature = "parquet") {
+            continue;
+        }
+        let arguments = json!({ "recording": endless, "form": form, "path": form, "time_limit_s": 1 });
+        assert_eq!(client.refused("export", arguments), "timed_out", "{form}");
+    }
+    // What works at the end has had the turns of those.
+    let samples = client.open("samples.jsonl");
+    for _ in 0..2 {
+        client.call("export", json!({ "recording": samples, "form": "report", "path": "report.json" }));
+    }
+    assert_eq!(client.leave(), Some(0));
+    let names: Vec<_> = fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["report.json"]);
+}
+
+#[test]
+fn a_call_that_needs_too_much_memory_ends_and_the_server_goes_on() {
+    let made = Made::new();
+    fs::write(made.path("many.jsonl"), super::made::lines(20_000)).unwrap();
+    let mut client = Client::start(made.root(), &["--max-memory", "32"]);
+    let many = client.open("many.jsonl");
+    // A few MiB as text, but each field is a value in memory.
+    assert_eq!(client.refused("query_events", json!({ "recording": many })), "out_of_memory");
+    let some = client.call("query_events", json!({ "recording": many, "select": { "to": "2" } }));
+    assert!(some["result"]["events"].is_array(), "{some}");
+    assert_eq!(client.leave(), Some(0));
+}
+
+#[test]
 fn names_of_a_recording_are_printed_without_what_a_terminal_obeys() {
     let made = Made::new();
     let evil = super::made::lines(3000).replace("web-", "\\u001b]0;x\\u0007\\u202e");

@@ -259,3 +259,60 @@ impl Context {
         Ok(Document { value: Value::Null, notes: called.notes, warnings })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use anyhow::anyhow;
+
+    use super::*;
+
+    /// Prints a part, then ends as its argument says.
+    fn partly(line: &[OsString]) -> Result<(), Failure> {
+        call::Printer.write_all(b"a part").map_err(|error| Failure::NoResult(error.into()))?;
+        let why = || anyhow!("the rest is missing");
+        match line.first().and_then(|word| word.to_str()) {
+            Some("no result") => Err(Failure::NoResult(why())),
+            Some("does not fit") => Err(Failure::DoesNotFit(why())),
+            Some("loss") => Err(Failure::Loss(why())),
+            Some("stopped") => {
+                if let Some(stop) = call::stop() {
+                    stop.store(true, Ordering::Relaxed);
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    #[test]
+    fn only_a_whole_result_is_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let below = || Below::new(dir.path()).unwrap();
+        let shared = Arc::new(Shared::new(below(), Some(below()), partly));
+        let client = Arc::new(Client::new(Arc::clone(&shared)));
+        for (word, kind) in [
+            ("no result", Some(Kind::NoResult)),
+            ("does not fit", Some(Kind::NoResult)),
+            ("stopped", Some(Kind::Cancelled)),
+            ("loss", None),
+            ("whole", None),
+        ] {
+            let (shared, client) = (Arc::clone(&shared), Arc::clone(&client));
+            let context = Context { shared, client, stop: Arc::default() };
+            let place = context.new_place(word).unwrap();
+            let written = context.write(&Line::new(&[word]), &place);
+            assert_eq!(written.as_ref().err().map(|error| error.kind), kind, "{word}");
+            let file = dir.path().join(word);
+            match written {
+                Ok((size, document)) => {
+                    assert_eq!((size, std::fs::read(&file).unwrap()), (6, b"a part".to_vec()), "{word}");
+                    assert_eq!(document.warnings.len(), usize::from(word == "loss"), "{word}");
+                }
+                Err(_) => assert!(!file.exists(), "{word}"),
+            }
+        }
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "nothing else is left");
+    }
+}

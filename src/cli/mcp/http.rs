@@ -316,7 +316,7 @@ mod tests {
                 drop(sessions.enter(Some(id.to_string()), &Method::POST, at).await.unwrap());
                 open.push((id, transport));
             }
-            let early = begin + QUIET - Duration::from_secs(1);
+            let early = begin + QUIET.saturating_sub(Duration::from_secs(1));
             assert!(sessions.enter(None, &Method::POST, early).await.is_none());
             // The first is used again, so that the second is quiet for longest.
             drop(sessions.enter(Some(open[0].0.to_string()), &Method::GET, early).await);

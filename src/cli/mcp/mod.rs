@@ -72,7 +72,7 @@ pub(super) struct McpArgs {
     #[arg(long, value_name = "DIR")]
     allow_write: Option<PathBuf>,
     /// Memory by which a call may let the server grow before it is ended
-    #[arg(long, value_name = "MIB", default_value = "1024", value_parser = clap::value_parser!(u64).range(64..))]
+    #[arg(long, value_name = "MIB", default_value = "1024", value_parser = clap::value_parser!(u64).range(32..))]
     max_memory: u64,
     /// Serve several clients over streamable HTTP at http://ADDRESS/mcp instead of one on stdin and stdout; only of this host, and
     /// only with the token

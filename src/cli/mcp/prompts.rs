@@ -38,7 +38,7 @@ const QUESTIONS: [Question; 9] = [
     },
     Question {
         name: "is_there_false_sharing",
-        says: "Looks for cache lines of which threads use different bytes",
+        says: "Looks for cache lines in which threads use different bytes",
         arguments: &[RECORDING],
         text: "Is there false sharing? Call hot_lines. For each line with false sharing name the variable or the code, the threads \
                and the bytes that each uses, and propose how to lay out the data. Say so if there is none.",

@@ -47,6 +47,11 @@ impl Workers {
         running.iter().filter_map(Weak::upgrade).for_each(|stop| stop.store(true, Ordering::Relaxed));
     }
 
+    /// True if the process grew by more than a call may let it since it had `before` bytes.
+    fn is_too_much(&self, before: u64) -> bool {
+        resident().saturating_sub(before) > self.memory
+    }
+
     fn flag(&self) -> Arc<AtomicBool> {
         let stop = Arc::new(AtomicBool::new(false));
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
@@ -78,12 +83,12 @@ impl Workers {
         let turn = turn.map_err(|error| ToolError::new(Kind::Internal, error.to_string()))?;
         let stop = self.flag();
         let own = Arc::clone(&stop);
+        let before = resident();
         let mut thread = tokio::task::spawn_blocking(move || {
             // Also work that goes on after its call was answered has its turn.
             let _turn = turn;
             work(own)
         });
-        let before = resident();
         let mut tick = ticks();
         // A client that does not read its messages holds up those about progress, and nothing else.
         let telling = tell(context, began, what);
@@ -93,12 +98,16 @@ impl Workers {
         let ended = loop {
             tokio::select! {
                 done = &mut thread => {
+                    // Its result is memory too, and may have come between two looks.
+                    if self.is_too_much(before) {
+                        break Ended::OutOfMemory;
+                    }
                     return done.unwrap_or_else(|_| Err(ToolError::new(Kind::Internal, format!("{what} failed"))));
                 }
                 () = context.ct.cancelled() => break Ended::Cancelled,
                 () = &mut over => break Ended::TimedOut,
                 _ = tick.tick() => {
-                    if resident().saturating_sub(before) > self.memory {
+                    if self.is_too_much(before) {
                         break Ended::OutOfMemory;
                     }
                 }

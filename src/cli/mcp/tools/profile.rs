@@ -33,7 +33,7 @@ struct Start {
     event: Option<String>,
     /// Samples a second on each CPU, 1 to 10000 [default: 99; of a tracepoint each hit]. Do not give a period too.
     frequency: Option<u64>,
-    /// Take one sample of every so many events.
+    /// Sample every N events.
     period: Option<u64>,
     /// Only these processes [default: the whole host, which takes root or CAP_PERFMON].
     #[serde(default)]
