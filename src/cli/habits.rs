@@ -81,7 +81,7 @@ const OPTIONS: &[(&[&str], &[&str], &str)] = &[
         "leave it out, as all that the source can say of an access is always taken",
     ),
     (&["top"], &["-d", "--delay"], "the time between two frames is `--interval SECONDS`"),
-    (&["top"], &["-s", "--sort"], "`<` and `>` choose the column that the shown table is sorted by"),
+    (&["top"], &["-s"], "`--sort HEAD` sorts by the column with that head, and `<` and `>` choose another one while it runs"),
     (
         &["sched"],
         &["-p", "--pid", "--tid", "-u", "--uid", "-G", "--cgroup"],
