@@ -246,6 +246,9 @@ impl ReadAt for FileReader<'_> {
 
 /// Up to a page from `offset`, if it comes in time.
 pub(super) fn read_aside(file: &Arc<File>, about: u64, offset: u64) -> io::Result<Vec<u8>> {
+    if let Some(bytes) = read_cached(file, offset) {
+        return Ok(bytes);
+    }
     let file = Arc::clone(file);
     aside::within(about, aside::SHORT, move || {
         let mut bytes = vec![0; PAGE as usize];
@@ -253,6 +256,15 @@ pub(super) fn read_aside(file: &Arc<File>, about: u64, offset: u64) -> io::Resul
         bytes.truncate(length);
         Ok(bytes)
     })?
+}
+
+/// A page from `offset` that is in the page cache, as code that runs is: that takes no other thread, which would cost more than the
+/// reading. A file system that might wait refuses the flag, such as FUSE and NFS (`RWF_NOWAIT`, preadv2(2)).
+fn read_cached(file: &File, offset: u64) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; PAGE as usize];
+    let into = &mut [io::IoSliceMut::new(&mut bytes)];
+    let length = rustix::io::preadv2(file, into, offset, rustix::io::ReadWriteFlags::NOWAIT).ok()?;
+    (length == PAGE as usize).then_some(bytes)
 }
 
 /// A page of a process's memory, if it comes in time: it may be a mapping of a file.
@@ -286,4 +298,28 @@ pub(super) fn read_some(file: &File, offset: u64, buffer: &mut [u8]) -> io::Resu
 /// `/proc/PID/mem`.
 pub(super) fn memory_path(procfs: &Path, pid: u32) -> PathBuf {
     procfs.join(pid.to_string()).join("mem")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_the_same_whether_it_is_cached_or_not() {
+        let mut file = tempfile::tempfile().unwrap();
+        let bytes: Vec<u8> = (0..10_000u32).flat_map(u32::to_le_bytes).collect();
+        std::io::Write::write_all(&mut file, &bytes).unwrap();
+        let file = Arc::new(file);
+        let mut cached = 0;
+        for number in 0..11 {
+            let expected = bytes.get((number * PAGE) as usize..).unwrap_or_default();
+            let expected = expected.get(..PAGE as usize).unwrap_or(expected);
+            assert_eq!(read_aside(&file, aside::about("a page"), number * PAGE).unwrap(), expected);
+            let now = read_cached(&file, number * PAGE);
+            cached += u32::from(now.is_some());
+            assert!(now.is_none_or(|now| now == expected && now.len() == PAGE as usize));
+        }
+        // Not the last one, which is no whole page, and none where the file system does not know the flag (tmpfs).
+        assert!(cached == 9 || cached == 0, "{cached}");
+    }
 }
