@@ -30,8 +30,6 @@ pub const COSTLY_FREQ: u32 = 1000;
 /// Addresses of a callchain; from the handler of a timer to the interrupt's entry there are 5 (Linux 6.18).
 pub const MAX_STACK: u16 = 16;
 
-/// How long an event is counted for its rate.
-const COUNTED: Duration = Duration::from_millis(200);
 /// How long an event may take to advance, and to give [`ENOUGH`] samples, where other threads have most of the CPU.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Samples that show whether the callchains tell user code: the thread that is sampled begins in the kernel, and a softirq may run in
@@ -231,7 +229,8 @@ pub fn probe_once(
 /// Tries the events on `cpu`, best first, and returns the first that advances while the CPU is kept busy.
 ///
 /// `procfs` is `/proc`; `freq` is the rate that somebody asked for, in samples per second and CPU; `features` are what the samples
-/// are to carry. Takes 200 ms of the CPU, and more where others keep it busy or an event does not serve. What was refused and why is in [`TickPlan::refused`].
+/// are to carry. Takes the CPU for [`ENOUGH`] ticks, 80 ms at 250 Hz, and longer where others keep it busy or an event does not serve.
+/// What was refused and why is in [`TickPlan::refused`].
 ///
 /// # Errors
 /// Not even cpu-clock works; the error contains the other reasons.
@@ -273,7 +272,7 @@ pub fn plan(kind: TickKind, procfs: &Path, freq: Option<u32>) -> Result<TickPlan
         (TickKind::HrtimerExpire, Some(freq)) => return Err(Refusal::RateAsked { freq }),
         (TickKind::HrtimerExpire, None) => {}
     }
-    let symbols = Kallsyms::read(procfs)?;
+    let symbols = Kallsyms::read_once(procfs)?;
     if symbols.entries.is_empty() {
         return Err(Refusal::NoSymbol("interrupt entry that is known here"));
     }
@@ -288,7 +287,7 @@ pub fn plan(kind: TickKind, procfs: &Path, freq: Option<u32>) -> Result<TickPlan
     Ok(plan)
 }
 
-/// Opens the event as it will be sampled, keeps `cpu` busy for 200 ms or until there are enough samples, counts, and looks whether the
+/// Opens the event as it will be sampled, keeps `cpu` busy until there are enough samples, and looks whether the
 /// samples of the thread that kept it busy are told to be user code.
 ///
 /// # Errors
@@ -299,22 +298,23 @@ pub fn measure(mut plan: TickPlan, features: Features, cpu: u32) -> Result<TickP
     event.enable()?;
     let judges = plan.kind != TickKind::CpuClock;
     let (mut samples, mut user) = (0, 0);
+    let mut ticks = Ticks::default();
     let begin = Instant::now();
     let value = busy::beside(cpu, spin, |tid, _| loop {
         std::thread::sleep(STEP);
         // Corrupt data ends the reading; the samples before it count.
         let _ = ring.drain(&mut Vec::new(), |bytes| {
             if let Ok((_, Record::Sample(sample), _)) = decode(bytes, &layout) {
+                ticks.add(sample.time);
                 if sample.tid == tid {
                     samples += 1;
                     user += usize::from(is_user_interrupt(sample.callchain.iter(), &plan.entries));
                 }
             }
         });
-        let elapsed = begin.elapsed();
         let value = event.read()?;
         let is_enough = value.value > 0 && (!judges || samples >= ENOUGH);
-        if elapsed >= PATIENCE || (elapsed >= COUNTED && is_enough) {
+        if is_enough || begin.elapsed() >= PATIENCE {
             break Ok::<_, EventError>(value);
         }
     })?;
@@ -323,13 +323,36 @@ pub fn measure(mut plan: TickPlan, features: Features, cpu: u32) -> Result<TickP
     if count == 0 || enabled == 0 {
         return Err(Refusal::Silent { cpu, millis: begin.elapsed().as_millis() });
     }
-    // cpu-clock counts ns.
-    plan.rate = Some(count as f64 * 1e9 / enabled as f64 / plan.period() as f64);
+    // cpu-clock counts ns, and has its own rate from the first one on.
+    let counted = count as f64 * 1e9 / enabled as f64 / plan.period() as f64;
+    plan.rate = Some(if judges { ticks.rate().unwrap_or(counted) } else { counted });
     // Fewer samples say nothing; the rate is bounded in any case.
     if judges && samples >= ENOUGH && user * 2 < samples {
         return Err(Refusal::Blind { samples, user });
     }
     Ok(plan)
+}
+
+/// The times of ticks, of which few tell the rate.
+#[derive(Debug, Default)]
+struct Ticks {
+    count: u64,
+    first: u64,
+    last: u64,
+}
+
+impl Ticks {
+    /// Adds a tick at `time`, ns.
+    fn add(&mut self, time: u64) {
+        self.first = if self.count == 0 { time } else { self.first };
+        (self.count, self.last) = (self.count + 1, time);
+    }
+
+    /// Ticks a second, from the times between them; `None` for fewer than two.
+    fn rate(&self) -> Option<f64> {
+        let (steps, time) = (self.count.checked_sub(1)?, self.last.checked_sub(self.first)?);
+        (steps > 0 && time > 0).then(|| steps as f64 * 1e9 / time as f64)
+    }
 }
 
 /// Makes no system call, so that the interrupts hit user code.
@@ -351,6 +374,17 @@ mod tests {
         assert_eq!(plan(TickKind::CpuClock, nowhere, Some(1000)).unwrap().period(), 1_000_000);
         assert_eq!(plan(TickKind::CpuClock, nowhere, None).unwrap().period(), 3_802_281);
         assert_eq!(TickPlan::cpu_clock(0).period(), 1_000_000_000);
+    }
+
+    #[test]
+    fn few_ticks_tell_their_rate() {
+        let mut ticks = Ticks::default();
+        assert_eq!(ticks.rate(), None);
+        ticks.add(5_000_000);
+        assert_eq!(ticks.rate(), None);
+        ticks.add(9_000_000);
+        ticks.add(13_000_000);
+        assert_eq!(ticks.rate(), Some(250.0));
     }
 
     #[test]
