@@ -13,8 +13,6 @@ use super::region::Point;
 use super::window::CodeSource;
 use scxprof_base::sample::Method;
 
-/// Instructions run after ip, on all ways together, while there is room for candidates.
-const LATE_STEPS: usize = 256;
 /// The depth of undecided branches within ways of other undecided branches.
 const MAX_NESTED: usize = 4;
 
@@ -25,8 +23,11 @@ pub(super) struct Forward<'a> {
     code: &'a mut dyn CodeSource,
     here: Option<Here>,
     site: &'a Site,
-    /// The number of instructions that may still run.
+    /// The number of instructions that may run on all ways together, and that may still run.
+    steps: usize,
     left: usize,
+    /// How many had run when the last access was found that was not known.
+    last: usize,
     /// Writable memory is known as it was at the moment of the sample.
     memory: bool,
 }
@@ -41,14 +42,15 @@ struct Went {
 }
 
 impl<'a> Forward<'a> {
+    /// One that runs at most `steps` instructions.
     pub(super) fn new(
         decoded: &'a mut Decoded,
         found: &'a mut Candidates,
         code: &'a mut dyn CodeSource,
         here: Option<Here>,
-        site: &'a Site,
+        (site, steps): (&'a Site, usize),
     ) -> Self {
-        Self { decoded, found, code, here, site, left: LATE_STEPS, memory: false }
+        Self { decoded, found, code, here, site, steps, left: steps, last: 0, memory: false }
     }
 
     /// New candidates depend on memory that other threads may write.
@@ -56,8 +58,13 @@ impl<'a> Forward<'a> {
         Self { memory: true, ..self }
     }
 
-    /// Runs from `ip` on and records the accesses.
-    pub(super) fn run(mut self, mut machine: Machine, mut ip: u64) {
+    /// Runs from `ip` on and records the accesses; returns how many instructions had run when the last new one was found.
+    pub(super) fn run(mut self, machine: Machine, ip: u64) -> usize {
+        self.run_on(machine, ip);
+        self.last
+    }
+
+    fn run_on(&mut self, mut machine: Machine, mut ip: u64) {
         let mut steps = 0;
         let mut written = 0;
         let mut straight = true;
@@ -79,7 +86,12 @@ impl<'a> Forward<'a> {
                     if steps >= MAX_STEPS && addr.is_some_and(|addr| self.found.has_line(addr, operand.access)) {
                         continue;
                     }
-                    if !self.found.take(operand, addr, method, ip, self.site) {
+                    let known = self.found.all.len();
+                    let goes_on = self.found.take(operand, addr, method, ip, self.site);
+                    if self.found.all.len() > known {
+                        self.last = self.steps - self.left;
+                    }
+                    if !goes_on {
                         // It will fault, or the code is not what runs.
                         return;
                     }

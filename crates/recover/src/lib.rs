@@ -56,6 +56,7 @@ mod image;
 mod invert;
 mod lines;
 mod memo;
+mod reach;
 mod recovery;
 mod region;
 mod regs;

@@ -9,6 +9,7 @@ use super::emulate::Machine;
 use super::forward::Forward;
 use super::lines::{Lines, Snapshot};
 use super::memo::CacheCounts;
+use super::reach::Reach;
 use super::regs::UserRegs;
 use super::replay::Replay;
 use super::wanted::Wanted;
@@ -34,13 +35,19 @@ pub struct Recovery {
     decoded: Decoded,
     replay: Replay,
     found: Candidates,
+    reach: Reach,
 }
 
 impl Recovery {
     /// `budget`: bytes for decoded code.
     #[must_use]
     pub fn new(budget: usize) -> Self {
-        Self { decoded: Decoded::new(budget), replay: Replay::default(), found: Candidates::default() }
+        Self {
+            decoded: Decoded::new(budget),
+            replay: Replay::default(),
+            found: Candidates::default(),
+            reach: Reach::default(),
+        }
     }
 
     /// Counts of the cache of decoded code.
@@ -110,23 +117,28 @@ impl Recovery {
             machine.stack = end.stack;
         }
         let lines = Lines::new(memory);
+        let steps = self.reach.steps(regs.rip);
+        let limits = (&site, steps);
         if lines.is_empty() {
-            Forward::new(&mut self.decoded, &mut self.found, code, here, &site).run(machine, regs.rip);
+            let last = Forward::new(&mut self.decoded, &mut self.found, code, here, limits).run(machine, regs.rip);
+            self.reach.found(regs.rip, steps, last);
             return Ok(());
         }
         // First without them, to find out what depends on them.
         let (candidates, operands, unknown) = (self.found.all.len(), self.found.operands.len(), self.found.unknown);
-        Forward::new(&mut self.decoded, &mut self.found, code, here, &site).run(machine.clone(), regs.rip);
+        let forward = Forward::new(&mut self.decoded, &mut self.found, code, here, limits);
+        let mut last = forward.run(machine.clone(), regs.rip);
         if self.found.all.len() < site.room || self.found.unknown > unknown {
             machine.stack.lines = lines;
             // It comes by the same operands again, and knows more of them. Accesses further from ip do not take the room of those
             // that need memory: they would be found more often than these.
             self.found.operands.truncate(operands);
             self.found.set_aside(candidates);
-            let forward = Forward::new(&mut self.decoded, &mut self.found, code, here, &site);
-            forward.with_memory().run(machine, regs.rip);
+            let forward = Forward::new(&mut self.decoded, &mut self.found, code, here, limits);
+            last = last.max(forward.with_memory().run(machine, regs.rip));
             self.found.fill(site.room);
         }
+        self.reach.found(regs.rip, steps, last);
         Ok(())
     }
 
