@@ -161,6 +161,15 @@ static void count(__u32 what)
 		*counter += 1;
 }
 
+/*
+ * True for the red zone and the line with sp. Like the stack that the sample contains anyway, it is the thread's own, and is not
+ * checked for others that write it.
+ */
+static __always_inline bool is_red_zone(struct snapshot *snapshot, __u64 base)
+{
+	return base <= snapshot->sp && snapshot->sp - base < 4 * LINE_SIZE;
+}
+
 /* Global functions are verified once, for all callers. */
 __attribute__((noinline)) int add_line(struct snapshot *snapshot, __u64 addr)
 {
@@ -183,13 +192,15 @@ __attribute__((noinline)) int add_line(struct snapshot *snapshot, __u64 addr)
 	}
 	if (count >= MAX_LINES)
 		return 0;
-	memory.line = base;
-	memory.tgid = bpf_get_current_pid_tgid() >> 32;
-	known = bpf_map_lookup_elem(&changing, &memory);
-	if (known)
-		words = *known;
-	if (words == ALL_WORDS)
-		return 0;
+	if (!is_red_zone(snapshot, base)) {
+		memory.line = base;
+		memory.tgid = bpf_get_current_pid_tgid() >> 32;
+		known = bpf_map_lookup_elem(&changing, &memory);
+		if (known)
+			words = *known;
+		if (words == ALL_WORDS)
+			return 0;
+	}
 	if (bpf_probe_read_user(snapshot->lines[count].bytes, LINE_SIZE, (void *)base))
 		return 0;
 	snapshot->lines[count].base = base | words << 56;
@@ -246,6 +257,8 @@ __attribute__((noinline)) int mark_if_changed(struct snapshot *snapshot, __u32 a
 		return 0;
 	line = &snapshot->lines[at];
 	address = line->base & LINE_ADDRESS;
+	if (is_red_zone(snapshot, address))
+		return 0;
 	if (bpf_probe_read_user(again, sizeof(again), (void *)address))
 		return 0;
 	known = words = line->base >> 56;
