@@ -4,7 +4,6 @@ pub(crate) mod check;
 mod sizes;
 
 use std::collections::VecDeque;
-use std::fs;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -14,7 +13,7 @@ use super::mapping::Mapping;
 use super::mappings::Mappings;
 use super::threads::is_named;
 use crate::host::tasks::TaskSeen;
-use crate::host::{pid_of, Error, Roots};
+use crate::host::Roots;
 use crate::sample::MemoryId;
 
 /// User addresses are below this. User space ends at 1 << 47, with five-level page tables at 1 << 56
@@ -127,28 +126,6 @@ impl Maps {
         }
     }
 
-    /// Reads the mappings of every process without a table, up to the limit. Processes that end meanwhile, or that we may not
-    /// inspect, are left out.
-    ///
-    /// # Errors
-    /// The directory of processes itself cannot be read.
-    pub fn seed_all(&mut self) -> Result<(), Error> {
-        let Some(proc) = self.roots.as_ref().map(|roots| roots.proc.clone()) else { return Ok(()) };
-        let failed = |source| Error::Read { path: proc.clone(), source };
-        let mut pids = Vec::new();
-        for entry in fs::read_dir(&proc).map_err(failed)? {
-            pids.extend(pid_of(&entry.map_err(failed)?.file_name()));
-        }
-        for pid in pids {
-            // The others are read when needed.
-            if self.bytes() > self.limit / 4 * 3 {
-                break;
-            }
-            self.table(pid);
-        }
-        Ok(())
-    }
-
     /// After records were lost: all tables are read again when needed, and processes that have ended are dropped. Address
     /// spaces keep their numbers, because it is unknown which of them ended.
     pub fn reseed(&mut self, seen: &[TaskSeen]) {
@@ -215,8 +192,14 @@ impl Maps {
         if self.user.contains(&parent) {
             self.maps_memory(child);
         }
+        // What a parent has that never ran before: its child may have ended before it can be read.
+        if self.roots.is_some() && is_named(parent) {
+            self.table(parent);
+        }
         let parent = self.processes.get(&parent);
         let (table, ipc) = (parent.and_then(|parent| parent.table.clone()), parent.and_then(|parent| parent.ipc));
+        // The child of a parent that could not be read is read when needed.
+        let table = table.filter(|table| self.roots.is_none() || table.mappings().next().is_some());
         self.begin(child, table, ipc);
     }
 
@@ -267,7 +250,10 @@ impl Maps {
     }
 
     /// True for a process that maps memory, as all do but those of the kernel.
-    pub(crate) fn has_process(&self, pid: u32) -> bool {
+    pub(crate) fn has_process(&mut self, pid: u32) -> bool {
+        if self.roots.is_some() && is_named(pid) && !self.processes.contains_key(&pid) {
+            self.table(pid);
+        }
         // A table that was dropped was not empty.
         let process = self.processes.get(&pid);
         process.is_some_and(|process| process.table.as_ref().is_none_or(|table| table.mappings().next().is_some()))
