@@ -125,7 +125,7 @@ impl Page {
             title: title(state, now),
             summary: Some(summary(state, now)),
             tabs: tabs(state, width),
-            subtitle: Some(subtitle(state, now, sorted)),
+            subtitle: Some(subtitle(state, now, (sorted, table.note.as_deref()))),
             sorted,
             body,
             foot: String::new(),
@@ -232,7 +232,7 @@ fn tabs(state: &State, width: Option<usize>) -> Vec<(String, bool)> {
     named(&|view| view == state.view)
 }
 
-fn subtitle(state: &State, now: &Snapshot, sorted: Option<&str>) -> String {
+fn subtitle(state: &State, now: &Snapshot, (sorted, note): (Option<&str>, Option<&str>)) -> String {
     let kinds = state.view.kinds();
     let mut words = Vec::new();
     let window = now.sharing.as_ref();
@@ -253,6 +253,7 @@ fn subtitle(state: &State, now: &Snapshot, sorted: Option<&str>) -> String {
         }),
         View::Losses => words.push("losses, cost, notes".to_owned()),
     }
+    words.extend(note.map(str::to_owned));
     words.extend(sorted.map(|head| format!("sorted by {}", head.trim_start_matches("ITS "))));
     if !state.filter.is_empty() {
         words.push(format!("with \"{}\"", escape::line(&state.filter)));

@@ -120,6 +120,8 @@ pub(super) type Head = (&'static str, Column);
 /// A table.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Table {
+    /// What of it is missing, for the line above it.
+    pub(super) note: Option<String>,
     pub(super) heads: Vec<Head>,
     pub(super) rows: Vec<Row>,
     /// The column that it is sorted by where the user says nothing; `None` leaves the order as it is.

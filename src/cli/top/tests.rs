@@ -16,7 +16,7 @@ use super::keys::{press, tests::any_key, Action, Key, Replace, Shown};
 use super::page::{Page, Size};
 use super::run::Engine;
 use super::stacks::{members, Members};
-use super::state::{State, View};
+use super::state::{Kind, State, View};
 use super::worker::Answer;
 use crate::host::psi::{NoPressure, Pressure, Pressures, Stall};
 use crate::report::{CellReport, Granule, LineSharing, LineThread, Report, SubcellKind, SubcellReport, ThreadReport};
@@ -279,6 +279,13 @@ fn a_printed_page_has_all_rows_and_no_more() {
     assert_eq!(text.lines().count(), 4 + 1 + NAMES.len(), "{text}");
     assert!(text.contains(r"reader-b\x1b[2J") && text.contains("/workload.slice/a.service"), "{text}");
     assert!(!text.contains("q quit") && !text.contains("1 groups"), "{text}");
+    let many = AroundNow { cgroups_left_out: 44, ..around.clone() };
+    let cells = Page::whole(&State::new(View::Processes, Duration::from_secs(1)), &now, &many, None).text();
+    assert!(!cells.contains("PSI"), "{cells}");
+    let (of_cgroups, _) = after(&keys("3c"), (80, 24));
+    assert_eq!(of_cgroups.kind(), Kind::By(By::Cgroup));
+    let cgroups = Page::whole(&of_cgroups, &now, &many, None).text();
+    assert!(cgroups.contains("PSI of all cgroups but 44"), "{cgroups}");
     let narrow = Page::whole(&state, &now, &around, Some(60));
     assert!(narrow.body.iter().all(|line| line.text.chars().count() <= 60));
 }

@@ -185,7 +185,9 @@ fn accesses(state: &State, by: By, now: &Snapshot, around: &AroundNow) -> Table 
     } else {
         "no access was sampled yet".to_owned()
     };
-    Table { heads, rows: rows.collect(), sorted, empty, ..Table::default() }
+    let left_out = Some(around.cgroups_left_out).filter(|&count| count > 0 && matches!(by, By::Cgroup | By::Cell));
+    let note = left_out.map(|count| format!("PSI of all cgroups but {count}"));
+    Table { heads, rows: rows.collect(), sorted, empty, note, ..Table::default() }
 }
 
 /// The cgroups of the threads of a cell.

@@ -41,6 +41,8 @@ pub struct AroundNow {
     pub pressure: Option<Pressures>,
     /// The pressure of cgroups, by their path.
     pub cgroups: BTreeMap<String, Pressures>,
+    /// Cgroups whose pressure was not read, as there are more than 256.
+    pub cgroups_left_out: usize,
 }
 
 /// The sched_ext scheduler.
@@ -215,17 +217,22 @@ impl Around {
             (name.clone(), if is_counted { sum } else { CacheNow::default() })
         });
         let cells = cells.collect();
+        let mut cgroups = cgroups;
         let pressures = |mount: &Mount| {
-            let of = cgroups.take(MAX_CGROUPS).map(|path| (path.to_owned(), psi::of_cgroup(mount, path.as_bytes())));
-            of.collect()
+            let of = cgroups.by_ref().take(MAX_CGROUPS);
+            of.map(|path| (path.to_owned(), psi::of_cgroup(mount, path.as_bytes()))).collect()
         };
+        let pressures = self.mount.as_ref().map(pressures);
+        // Without a hierarchy none is read, which is no bound of ours.
+        let cgroups_left_out = if pressures.is_some() { cgroups.count() } else { 0 };
         AroundNow {
             scheduler: self.scheduler(),
             caches,
             cells,
             no_caches: no_caches.or_else(|| self.no_cell.clone()),
             pressure: Some(psi::of_host(&self.roots)),
-            cgroups: self.mount.as_ref().map(pressures).unwrap_or_default(),
+            cgroups: pressures.unwrap_or_default(),
+            cgroups_left_out,
         }
     }
 
@@ -334,6 +341,15 @@ mod tests {
                 write(&group.join(format!("mon_data/mon_L3_{id:02}/{name}")), &figure.to_string());
             }
         }
+    }
+
+    #[test]
+    fn of_many_cgroups_the_rest_is_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut around = Around::new(&host(dir.path()));
+        let paths: Vec<String> = (0..300).map(|number| format!("/{number}")).collect();
+        let seen = around.look(paths.iter().map(String::as_str));
+        assert_eq!((seen.cgroups.len(), seen.cgroups_left_out), (MAX_CGROUPS, 300 - MAX_CGROUPS));
     }
 
     #[test]
