@@ -14,6 +14,9 @@ use scxprof_elf::{Elf, ReadAt};
 /// Bytes of a cached piece of a file or of memory.
 pub(super) const PAGE: u64 = crate::sample::PAGE_SIZE;
 
+/// Pages that are read at once where that takes another thread, whose hand-over costs more than they do.
+const TOGETHER: u64 = 4;
+
 /// The mapping that contains the code, from `/proc/PID/maps` or `PERF_RECORD_MMAP2`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mapping<'a> {
@@ -216,17 +219,37 @@ impl FileReader<'_> {
     fn page(&mut self, number: u64) -> Option<&[u8]> {
         let key = (self.id, number);
         if self.pages.cache.get(&key).is_none() {
-            let bytes = match read_aside(self.file, self.about, number.checked_mul(PAGE)?) {
-                Ok(bytes) => bytes,
-                Err(error) => {
-                    self.pages.error.get_or_insert(error);
-                    return None;
-                }
-            };
-            self.pages.read += 1;
-            self.pages.cache.insert(key, bytes.into_boxed_slice());
+            if let Err(error) = self.read(number) {
+                self.pages.error.get_or_insert(error);
+                return None;
+            }
         }
         self.pages.cache.get(&key).map(|page| &**page)
+    }
+
+    /// Reads a page, and its neighbours too where that takes another thread.
+    fn read(&mut self, number: u64) -> io::Result<()> {
+        let offset_of = |number: u64| number.checked_mul(PAGE).ok_or(io::ErrorKind::InvalidInput);
+        if let Some(bytes) = read_cached(self.file, offset_of(number)?) {
+            self.insert(number, &bytes);
+            return Ok(());
+        }
+        let first = number - number % TOGETHER;
+        let bytes = read_aside(self.file, self.about, offset_of(first)?, (TOGETHER * PAGE) as usize)?;
+        for (page, bytes) in (first..).zip(bytes.chunks(PAGE as usize)) {
+            self.insert(page, bytes);
+        }
+        // Beyond the end of the file, or after a page that cannot be read.
+        if self.pages.cache.get(&(self.id, number)).is_none() {
+            let bytes = read_aside(self.file, self.about, offset_of(number)?, PAGE as usize)?;
+            self.insert(number, &bytes);
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, number: u64, bytes: &[u8]) {
+        self.pages.read += 1;
+        self.pages.cache.insert((self.id, number), bytes.into());
     }
 }
 
@@ -244,14 +267,11 @@ impl ReadAt for FileReader<'_> {
     }
 }
 
-/// Up to a page from `offset`, if it comes in time.
-pub(super) fn read_aside(file: &Arc<File>, about: u64, offset: u64) -> io::Result<Vec<u8>> {
-    if let Some(bytes) = read_cached(file, offset) {
-        return Ok(bytes);
-    }
+/// Up to `length` bytes from `offset`, if they come in time.
+fn read_aside(file: &Arc<File>, about: u64, offset: u64, length: usize) -> io::Result<Vec<u8>> {
     let file = Arc::clone(file);
     aside::within(about, aside::SHORT, move || {
-        let mut bytes = vec![0; PAGE as usize];
+        let mut bytes = vec![0; length];
         let length = read_some(&file, offset, &mut bytes)?;
         bytes.truncate(length);
         Ok(bytes)
@@ -304,22 +324,33 @@ pub(super) fn memory_path(procfs: &Path, pid: u32) -> PathBuf {
 mod tests {
     use super::*;
 
+    /// Whatever pages are read first, and with or without the page cache.
     #[test]
-    fn a_page_is_the_same_whether_it_is_cached_or_not() {
+    fn a_page_is_the_same_however_it_is_read() {
         let mut file = tempfile::tempfile().unwrap();
         let bytes: Vec<u8> = (0..10_000u32).flat_map(u32::to_le_bytes).collect();
         std::io::Write::write_all(&mut file, &bytes).unwrap();
-        let file = Arc::new(file);
+        let (file, about) = (Arc::new(file), aside::about("a page"));
+        let expected = |number: u64| {
+            let rest = bytes.get((number * PAGE) as usize..).unwrap_or_default();
+            rest.get(..PAGE as usize).unwrap_or(rest)
+        };
         let mut cached = 0;
-        for number in 0..11 {
-            let expected = bytes.get((number * PAGE) as usize..).unwrap_or_default();
-            let expected = expected.get(..PAGE as usize).unwrap_or(expected);
-            assert_eq!(read_aside(&file, aside::about("a page"), number * PAGE).unwrap(), expected);
-            let now = read_cached(&file, number * PAGE);
-            cached += u32::from(now.is_some());
-            assert!(now.is_none_or(|now| now == expected && now.len() == PAGE as usize));
+        for numbers in [[0, 1, 9, 10], [9, 3, 2, 8], [10, 11, 4, 0]] {
+            let mut pages = Pages { cache: Cache::new(1 << 20), read: 0, error: None };
+            let mut reader = FileReader { file: &file, about, id: 1, pages: &mut pages };
+            for number in numbers {
+                assert_eq!(reader.page(number).unwrap(), expected(number), "{number}");
+                let now = read_cached(&file, number * PAGE);
+                cached += u32::from(now.is_some());
+                assert!(now.is_none_or(|now| now == expected(number) && now.len() == PAGE as usize));
+            }
+            assert!(pages.error.is_none());
         }
-        // Not the last one, which is no whole page, and none where the file system does not know the flag (tmpfs).
-        assert!(cached == 9 || cached == 0, "{cached}");
+        // Whole pages are, where the file system knows the flag.
+        assert!(cached == 7 || cached == 0, "{cached}");
+        let read = |offset, length| read_aside(&file, about, offset, length).unwrap();
+        assert_eq!(read(0, 4 * PAGE as usize), bytes[..4 * PAGE as usize]);
+        assert_eq!((read(8 * PAGE, 4 * PAGE as usize).len() as u64, read(12 * PAGE, 9).len()), (40_000 - 8 * PAGE, 0));
     }
 }

@@ -85,7 +85,9 @@ fn a_file_serves_all_its_processes_at_any_address() {
     assert_eq!(cache.window(at(43, 0x90_0ff0), &moved, 5).unwrap().key, window.key);
     assert_eq!(cache.window(at(43, 0x90_0ff1), &moved, 5).unwrap().bias, window.bias + 0x20_0000);
     let counts = cache.counts();
-    assert_eq!((counts.by_path, counts.file_pages, counts.from_files, counts.no_elf), (1, 3, 3, 1));
+    assert_eq!((counts.by_path, counts.from_files, counts.no_elf), (1, 3, 1));
+    // Neighbours too where the file system has no quick way (tmpfs).
+    assert!((3..=4).contains(&counts.file_pages), "{counts:?}");
 }
 
 #[test]
