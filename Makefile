@@ -8,6 +8,7 @@ ARGS ?=
 FUZZ_SECONDS ?= 30
 SECONDS ?= 1800
 SAMPLES ?= 100000
+REV ?= HEAD~1
 KERNELS ?= bookworm trixie sid
 SHARE = $(DESTDIR)$(PREFIX)/share
 # The manual pages bear the date of the last commit, where this is a checkout, and never that of the build.
@@ -18,7 +19,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 export PATH := $(PATH):$(HOME)/.cargo/bin
 export FUZZ_SECONDS KERNELS
 
-.PHONY: build run test screenshots soak test-long test-dist test-stacks-long truth test-vm test-schedulers check-upstream lint fmt bench versus-perf fuzz miri doc install dist deps clean help
+.PHONY: build run test screenshots soak test-long test-dist test-stacks-long truth test-vm test-schedulers check-upstream lint fmt bench bench-against versus-perf fuzz miri doc install dist deps clean help
 .DEFAULT_GOAL := build
 
 build: deps ## Build the release binary (the default)
@@ -74,6 +75,9 @@ fmt: deps ## Format the code
 
 bench: deps ## Run the benchmarks (benches/README.md)
 	$(CARGO) bench --locked $(ARGS)
+
+bench-against: deps ## Tell what got slower since a commit (REV=HEAD~1; as root captures too)
+	@CARGO="$(CARGO)" benches/against.sh $(REV) $(ARGS)
 
 versus-perf: deps ## Compare scxprof with perf on the same work (ARGS="files --rounds 3"; benches/README.md)
 	$(CARGO) build --locked --release --features demo --bins --example versus-perf --example make_profile
