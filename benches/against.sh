@@ -5,11 +5,11 @@
 # the same work, every other round in the opposite order. Prints the medians of CPU time (user and system, in s) and of wall time,
 # and what the ratio of the CPU times is. OLD=FILE and NEW=FILE are binaries that are built already; then there is no REV.
 set -euo pipefail
+old=${OLD:+$(realpath "$OLD")} new=${NEW:+$(realpath "$NEW")}
 cd "$(dirname "$0")/.."
 export PATH="$PATH:${HOME:-/root}/.cargo/bin"
 cargo=${CARGO:-cargo}
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
-old=${OLD:-} new=${NEW:-}
 if [ -z "$old" ]; then
   rev=${1:?usage: benches/against.sh REV [ROUNDS], or OLD=FILE benches/against.sh [ROUNDS]}
   shift
@@ -43,8 +43,10 @@ SCXPROF_WRITE_TRACE=$work/trace SCXPROF_WRITE_EVENTS=1000000 "$cargo" bench --qu
 timed() { # NAME COMMAND...
   local name=$1 TIMEFORMAT='%U %S %R'
   shift
-  # A capture that finds nothing to report fails, and took its time all the same.
-  { time "$@" >"$work/out" 2>"$work/err" </dev/null || :; } 2>&1 | awk '{ printf "%.3f %.3f\n", $1 + $2, $3 }' >>"$work/$name"
+  rm -f "$work/status"
+  { time "$@" >"$work/out" 2>"$work/err" </dev/null || echo "$?" >"$work/status"; } 2>&1 | awk '{ printf "%.3f %.3f\n", $1 + $2, $3 }' >>"$work/$name"
+  # What fails may be quick.
+  [ ! -f "$work/status" ] || echo "note: $name: exit code $(cat "$work/status"): ${*:2}: $(tail -n 1 "$work/err")" >&2
 }
 
 median() { # COLUMN FILE

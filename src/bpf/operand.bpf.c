@@ -167,7 +167,7 @@ static void count(__u32 what)
  */
 static __always_inline bool is_red_zone(struct snapshot *snapshot, __u64 base)
 {
-	return base <= snapshot->sp && snapshot->sp - base < 4 * LINE_SIZE;
+	return base <= snapshot->sp && snapshot->sp - base < 3 * LINE_SIZE;
 }
 
 /* Global functions are verified once, for all callers. */

@@ -119,10 +119,10 @@ impl Decider {
         Self { wants_code: true, ..self }
     }
 
-    /// Finds only what a configuration needs, and keeps nothing that only a report shows: the code and the bytes of lines.
+    /// Finds only what a configuration needs, unless it leaves out some of what was found.
     #[must_use]
     pub fn without_report(self) -> Self {
-        Self { reports: false, sharing: self.sharing.without_lines(), ..self }
+        Self { reports: false, ..self }
     }
 
     /// Keeps what it takes to say how certain a score is, in another eighth of the memory.

@@ -335,8 +335,9 @@ fn a_decision_is_the_same_without_a_report() {
         let pages =
             |decided: &crate::decider::Decided| decided.clusters.communities.iter().any(|it| !it.pages.is_empty());
         assert!(pages(&with));
-        // What the host has no CPUs for is shown, with the memory that is shared.
+        // What the host has no CPUs for is shown, with all that is known of it.
         let leaves_out = with.configuration().notes.iter().any(config::Note::leaves_out);
         assert_eq!((leaves_out, pages(&without)), (cpus == 1, cpus == 1), "{:?}", with.configuration().notes);
+        assert_eq!(with.clusters == without.clusters, leaves_out);
     }
 }

@@ -35,6 +35,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Samples that show whether the callchains tell user code: the thread that is sampled begins in the kernel, and a softirq may run in
 /// it, which is a few of them.
 const ENOUGH: usize = 20;
+/// The least time for that: a burst of softirqs, or of another guest of the host, is shorter.
+const LEAST: Duration = Duration::from_millis(80);
 /// How often an event is tried: what showed too little user code may have met a burst of softirqs.
 const TRIES: usize = 2;
 /// How often the ring of a probe is read.
@@ -229,7 +231,7 @@ pub fn probe_once(
 /// Tries the events on `cpu`, best first, and returns the first that advances while the CPU is kept busy.
 ///
 /// `procfs` is `/proc`; `freq` is the rate that somebody asked for, in samples per second and CPU; `features` are what the samples
-/// are to carry. Takes the CPU for [`ENOUGH`] ticks, 80 ms at 250 Hz, and longer where others keep it busy or an event does not serve.
+/// are to carry. Takes the CPU for [`ENOUGH`] ticks and [`LEAST`], 80 ms at 250 Hz, and longer where others keep it busy or an event does not serve.
 /// What was refused and why is in [`TickPlan::refused`].
 ///
 /// # Errors
@@ -313,7 +315,7 @@ pub fn measure(mut plan: TickPlan, features: Features, cpu: u32) -> Result<TickP
             }
         });
         let value = event.read()?;
-        let is_enough = value.value > 0 && (!judges || samples >= ENOUGH);
+        let is_enough = value.value > 0 && (!judges || (samples >= ENOUGH && begin.elapsed() >= LEAST));
         if is_enough || begin.elapsed() >= PATIENCE {
             break Ok::<_, EventError>(value);
         }

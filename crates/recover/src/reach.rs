@@ -68,7 +68,9 @@ impl Reach {
         let Some(place) = self.at(ip) else { return };
         // Twice as far, for other samples of the place find more.
         let enough = (last * 2).clamp(LEAST, FULL) as u16;
-        place.steps = if steps >= FULL { enough } else { enough.max(place.steps) };
+        // Step by step: what one sample does not find, another one may.
+        let less = if steps >= FULL { place.steps / 2 } else { place.steps };
+        place.steps = enough.max(less);
     }
 }
 
@@ -80,19 +82,21 @@ mod tests {
     fn a_place_is_run_as_far_as_it_found_anything() {
         let mut reach = Reach::default();
         // It finds something after 30 instructions, or nothing.
-        for (ip, last, steps) in [(0x1000, 30, 60), (0x2000, 0, LEAST), (0x3000, 200, FULL)] {
-            assert_eq!(reach.steps(ip), FULL);
-            reach.found(ip, FULL, last);
-            for _ in 0..AGAIN {
-                assert_eq!(reach.steps(ip + 3), steps);
-                reach.found(ip + 3, steps, last);
+        for (ip, last, then) in
+            [(0x1000, 30, [128, 64, 60, 60]), (0x2000, 0, [128, 64, LEAST, LEAST]), (0x3000, 200, [FULL; 4])]
+        {
+            for steps in then {
+                assert_eq!(reach.steps(ip), FULL);
+                reach.found(ip, FULL, last);
+                for _ in 0..AGAIN {
+                    assert_eq!(reach.steps(ip + 3), steps);
+                    reach.found(ip + 3, steps, last);
+                }
             }
-            assert_eq!(reach.steps(ip), FULL);
         }
         // What is found later takes it further at once.
-        reach.found(0x2000, FULL, 0);
-        assert_eq!(reach.steps(0x2000), LEAST);
         reach.found(0x2000, LEAST, 31);
+        assert_eq!(reach.steps(0x2000), FULL);
         assert_eq!(reach.steps(0x2000), 62);
     }
 

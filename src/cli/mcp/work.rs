@@ -98,11 +98,12 @@ impl Workers {
         let ended = loop {
             tokio::select! {
                 done = &mut thread => {
-                    // Its result is memory too, and may have come between two looks.
-                    if self.is_too_much(before) {
+                    let done = done.unwrap_or_else(|_| Err(ToolError::new(Kind::Internal, format!("{what} failed"))));
+                    // A result is memory too, and may have come between two looks.
+                    if done.is_ok() && self.is_too_much(before) {
                         break Ended::OutOfMemory;
                     }
-                    return done.unwrap_or_else(|_| Err(ToolError::new(Kind::Internal, format!("{what} failed"))));
+                    return done;
                 }
                 () = context.ct.cancelled() => break Ended::Cancelled,
                 () = &mut over => break Ended::TimedOut,

@@ -27,6 +27,9 @@ const NAP: Duration = Duration::from_millis(100);
 const MAX_KEYS: usize = 256;
 /// How long the end waits for what is under way: longer than it takes where no mount is dead.
 const LAST: Duration = Duration::from_secs(2);
+/// What the worker does for a view, which nobody misses at the end.
+const OPENING: &str = "opening the scheduling events";
+const CLOSING: &str = "closing the scheduling events";
 /// All that a view can be about, for a frozen one.
 const ALL: [By; 6] = [By::Thread, By::Process, By::Cgroup, By::Cell, By::Cpu, By::Llc];
 
@@ -77,7 +80,7 @@ impl Engine {
         if self.has_stopped || self.is_switching || self.is_on == needs {
             return;
         }
-        let does = if needs { "opening the scheduling events" } else { "closing the scheduling events" };
+        let does = if needs { OPENING } else { CLOSING };
         let live = Arc::clone(&self.live);
         let switch = move || Answer::Switched(needs, live.schedule(needs).err().map(|error| error.to_string()));
         // What is under way is over some time, and then it is tried again.
@@ -132,7 +135,7 @@ impl Engine {
             };
             ended = ended.and(failed);
         }
-        if let Some(does) = self.worker.under_way().filter(|_| !self.is_switching) {
+        if let Some(does) = self.worker.left().find(|does| ![OPENING, CLOSING].contains(does)) {
             ended = ended.and(Err(anyhow!("{does}: it was not done at the end")));
         }
         self.stop_sampling();

@@ -74,6 +74,11 @@ impl Worker {
         self.under_way.front().map(String::as_str)
     }
 
+    /// All that it has to do yet, in order.
+    pub(super) fn left(&self) -> impl Iterator<Item = &str> {
+        self.under_way.iter().map(String::as_str)
+    }
+
     /// The next answer, which is waited for so long; `None` if there is none.
     pub(super) fn answer(&mut self, limit: Duration) -> Option<Answer> {
         if self.under_way.is_empty() {
@@ -88,7 +93,7 @@ impl Worker {
             // What it panicked with was printed.
             Err(RecvTimeoutError::Disconnected) => {
                 self.under_way.clear();
-                None
+                Some(Answer::Said(Err(anyhow!("a part of scxprof died (a bug)"))))
             }
         }
     }

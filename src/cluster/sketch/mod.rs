@@ -162,12 +162,6 @@ impl Sharing {
         }
     }
 
-    /// The same without the code and the bytes of lines.
-    #[must_use]
-    pub fn without_lines(self) -> Self {
-        Self { hot_lines_budget: 0, ..self }
-    }
-
     /// The same for at most this many threads, without the code and the bytes of lines, and without the time.
     pub(crate) fn with_threads(budget: usize, thread_limit: usize) -> Self {
         Self { thread_limit, hot_lines_budget: 0, spans: None, ..Self::new(budget) }

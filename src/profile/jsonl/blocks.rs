@@ -44,7 +44,8 @@ impl<R: Read> Blocks<R> {
                 self.failed = self.inner.by_ref().take(BLOCK as u64).read_to_end(&mut block).err();
             }
             if block.len() == before {
-                return Ok(block);
+                // An empty block is the end.
+                return self.failed.take_if(|_| block.is_empty()).map_or(Ok(block), Err);
             }
             if self.is_within {
                 let end = memchr::memchr(b'\n', &block);

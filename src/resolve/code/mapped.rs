@@ -235,7 +235,11 @@ impl FileReader<'_> {
             return Ok(());
         }
         let first = number - number % TOGETHER;
-        let bytes = read_aside(self.file, self.about, offset_of(first)?, (TOGETHER * PAGE) as usize)?;
+        let bytes = match read_aside(self.file, self.about, offset_of(first)?, (TOGETHER * PAGE) as usize) {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => return Err(error),
+            // The first of them may be the one that cannot be read.
+            read => read.unwrap_or_default(),
+        };
         for (page, bytes) in (first..).zip(bytes.chunks(PAGE as usize)) {
             self.insert(page, bytes);
         }

@@ -193,13 +193,15 @@ impl Maps {
             self.maps_memory(child);
         }
         // What a parent has that never ran before: its child may have ended before it can be read.
+        let unreadable = self.counts.unreadable;
         if self.roots.is_some() && is_named(parent) {
             self.table(parent);
         }
+        let could_read = self.counts.unreadable == unreadable;
         let parent = self.processes.get(&parent);
         let (table, ipc) = (parent.and_then(|parent| parent.table.clone()), parent.and_then(|parent| parent.ipc));
-        // The child of a parent that could not be read is read when needed.
-        let table = table.filter(|table| self.roots.is_none() || table.mappings().next().is_some());
+        // The child of a parent that could not be read is read when needed. That of a kernel thread has none.
+        let table = table.filter(|_| could_read);
         self.begin(child, table, ipc);
     }
 

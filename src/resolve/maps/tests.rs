@@ -155,7 +155,8 @@ fn a_parent_that_never_ran_is_read_before_its_child_may_have_ended() {
     assert_eq!((maps.memory(30, 0x2000, 0), maps.counts().read), (Some(shared(7, 0x1000)), 1));
     // Which processes are the kernel's is read too.
     set_maps(&dir, 40, "1000-4000 r-xp 00000000 00:01 9 /bin/x\n");
-    assert_eq!([2, 40, 41].map(|pid| maps.has_process(pid)), [false, true, false]);
+    maps.fork(42, 2);
+    assert_eq!([2, 40, 41, 42].map(|pid| maps.has_process(pid)), [false, true, false, false]);
 }
 
 #[test]
