@@ -35,7 +35,7 @@ pub struct Recovery {
     decoded: Decoded,
     replay: Replay,
     found: Candidates,
-    reach: Reach,
+    pub(super) reach: Reach,
 }
 
 impl Recovery {
