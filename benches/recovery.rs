@@ -197,7 +197,6 @@ fn record(
     constants: &mut Constants,
     maps: &mut Maps,
 ) -> Result<Vec<Recorded>, SamplerError> {
-    let mut recovery = Recovery::new(BUDGET);
     let mut stack = StackRange::default();
     let mut recorded = Vec::new();
     let pid = child.id();
@@ -215,10 +214,12 @@ fn record(
             now: captured.raw.time,
             windows: Windows::default(),
         };
-        // A recovery with an empty cache requests everything, so the windows serve cold and warm ones.
+        // A recovery with an empty cache requests everything, so the windows serve cold and warm ones. One that knows the place
+        // does not run as far.
         let outcome = Recovery::new(BUDGET).recover(&regs, &context.stack, range.clone(), &mut live).candidates.len();
         let windows = live.windows;
         let mut replay = Windows(windows.0.clone(), windows.1.clone());
+        let mut recovery = Recovery::new(BUDGET);
         let again = recovery.recover(&regs, &context.stack, range, &mut replay);
         assert_eq!(again.candidates.len(), outcome, "a replay gives what the first look gave");
         let addresses = again.candidates.iter().map(|candidate| candidate.addr).collect();
