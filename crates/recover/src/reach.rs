@@ -1,10 +1,10 @@
-//! How far after ip it is worth running: at most places of the code, accesses that are new are found soon or not at all.
+//! How far after ip code is run: at most places, new accesses are found within few instructions, or none are found.
 
 /// Instructions run after ip, on all ways together, while there is room for candidates.
 pub(super) const FULL: usize = 256;
 /// The same where nothing was found so far.
 const LEAST: usize = 32;
-/// One run in this many of a place goes all the way: what its memory and registers are may have changed.
+/// After this many shorter runs of a place, one goes all the way: its registers and memory may be others by then.
 const AGAIN: u8 = 8;
 /// Places that are remembered, of 16 bytes each; a place that is new takes that of another one.
 const PLACES: usize = 1 << 12;
@@ -22,8 +22,8 @@ struct Place {
     runs: u8,
 }
 
-/// What runs found, by the address of the code, whatever process it is of: they cost the same, and a wrong guess costs accesses
-/// that are far away alone.
+/// How far runs found accesses, by the address of the code. Processes with code at the same address share a place: where they
+/// differ, only accesses far from ip are missed.
 #[derive(Debug)]
 pub(super) struct Reach {
     places: Box<[Place]>,
