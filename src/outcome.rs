@@ -8,6 +8,7 @@ use rustc_hash::FxHashSet;
 use serde::Serialize;
 
 use crate::hint::HintCounts;
+use crate::host::phases::Phases;
 use crate::resolve::{AddressSpaces, Modules, Stacks, UnwindCounts};
 use crate::sampler::loss::Loss;
 use crate::timeline::Timeline;
@@ -50,6 +51,8 @@ pub struct Outcome {
     pub user_processes: FxHashSet<u32>,
     /// Samples, yield and loss over time.
     pub timeline: Timeline,
+    /// What each phase took so far.
+    pub phases: Phases,
 }
 
 /// What a capture lacks if the kernel hides physical frames.

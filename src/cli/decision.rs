@@ -14,6 +14,7 @@ use super::outputs::{OutputArgs, Outputs};
 use super::say::say_lines;
 use super::{call, cgroups, hints, messages, say, width};
 use crate::config::{CellOptions, Note, Scheduler};
+use crate::host::phases::{Begun, Phases};
 use crate::report::{self, Report};
 use crate::sample::places::CpuPlaces;
 use crate::sample::Source;
@@ -189,6 +190,7 @@ pub(super) struct Decided {
     summary: String,
     /// What layers had to leave out.
     layer_notes: Vec<Note>,
+    phases: Phases,
 }
 
 /// Decides; `nothing` explains why there were no samples.
@@ -213,7 +215,8 @@ pub(super) fn decide(
         Error::NoSamples { outcome } => Failure::NoResult(nothing(&outcome, source)),
         error => Failure::NoResult(error.into()),
     })?;
-    Ok(Decided { found, shown, head, summary, layer_notes: Vec::new() })
+    let phases = found.outcome.phases.clone();
+    Ok(Decided { found, shown, head, summary, layer_notes: Vec::new(), phases })
 }
 
 impl Decided {
@@ -262,8 +265,11 @@ impl Decided {
     }
 
     /// Makes the report, to which the caller adds what only it knows.
-    pub(super) fn report(&self, args: &DecisionArgs, sched: Option<&SchedSink>) -> Result<Report, Failure> {
-        let mut report = self.found.report().context(BUG).map_err(Failure::NoResult)?;
+    pub(super) fn report(&mut self, args: &DecisionArgs, sched: Option<&SchedSink>) -> Result<Report, Failure> {
+        let Self { found, phases, .. } = self;
+        phases.measure("name code", || found.symbols());
+        let report = phases.measure("make the report", || found.report());
+        let mut report = report.context(BUG).map_err(Failure::NoResult)?;
         if let Some(stats) = sched.filter(|stats| args.sched || stats.events() > 0) {
             report.wakeups = self.found.wakeups(stats).context(BUG).map_err(Failure::NoResult)?;
             if stats.events() > 0 {
@@ -276,7 +282,13 @@ impl Decided {
     }
 
     /// Prints what was found as it is wanted, and writes all that is made of the report.
-    pub(super) fn show(&self, report: &Report, mut outputs: Outputs, ends: &mut Ends) {
+    pub(super) fn show(&mut self, report: &Report, outputs: Outputs, ends: &mut Ends) {
+        let began = Begun::now();
+        self.print(report, outputs, ends);
+        self.phases.push(began.end("print and write"));
+    }
+
+    fn print(&self, report: &Report, mut outputs: Outputs, ends: &mut Ends) {
         let Shown { printed, verbose } = self.shown;
         let to_stdout = matches!(printed, Printed::Answer | Printed::Summary);
         let width = if to_stdout { outputs.width() } else { width::of(&std::io::stderr()) };
@@ -319,6 +331,9 @@ impl Decided {
         }
         if args.use_hints {
             say!("note: {}", hints::used(args.scheduler()));
+        }
+        if verbose > 1 {
+            say_lines(&messages::phases(&self.phases));
         }
     }
 }

@@ -9,12 +9,15 @@ use anyhow::anyhow;
 use super::hints;
 use super::input::Damage;
 use crate::config::Note;
+use crate::host::phases::{Phase, Phases};
 use crate::host::priority::NICE;
+use crate::host::usage::own_cpu_ns;
 use crate::outcome::FRAMES_HIDDEN;
 use crate::report::{self, Report};
 use crate::sample::Source;
 use crate::sampler::loss::Loss;
 use crate::session::{Outcome, RecoveryStats, Sampled};
+use scxprof_base::columns;
 use scxprof_recover::Unrecovered;
 
 /// The letters of methods as [`crate::sample::Method`] has them, in words.
@@ -195,6 +198,16 @@ pub(super) fn tables(verbose: u8, report: &Report, width: Option<usize>) -> Stri
         text.push_str(&report::hot_lines(report, width));
     }
     text
+}
+
+/// What each phase took, and all threads of scxprof, in s.
+pub(super) fn phases(phases: &Phases) -> String {
+    let row = |name: &str, wall: String, cpu: f64| [name.to_owned(), wall, format!("{cpu:.3}")];
+    let mut rows = vec![["phase".to_owned(), "wall s".to_owned(), "CPU s".to_owned()]];
+    let phase = |it: &Phase| row(it.name, format!("{:.3}", it.wall.as_secs_f64()), it.cpu.as_secs_f64());
+    rows.extend(phases.all().iter().map(phase));
+    rows.push(row("all that scxprof did", "-".to_owned(), own_cpu_ns() as f64 / 1e9));
+    columns::aligned(&rows)
 }
 
 /// What to do if no sample has an address of user memory, with `advice` if there is some; `None` if one has, or there are no samples.

@@ -18,6 +18,7 @@ use super::input::{self, Damage, InputArgs};
 use super::lines_dir::{LinesDir, LINES, SCHED_LINES};
 use super::messages;
 use super::output::Stdout;
+use super::say::say_lines;
 use super::signals::Signals;
 use crate::host::Roots;
 use crate::profile::{jsonl, sched_text, script_writer, Profile, Records};
@@ -58,7 +59,7 @@ pub(super) struct ProcessArgs {
     /// `process` wrote is replaced
     #[arg(short = 'o', long = "output", value_name = "DIR", help_heading = RESULT)]
     output: Option<PathBuf>,
-    /// Print what was left out and why, each unreadable record, and records by type
+    /// Print what was left out and why, each unreadable record, and records by type (-vv: also what each phase took)
     #[arg(short = 'v', long = "verbose", action = clap::ArgAction::Count, help_heading = RESULT)]
     verbose: u8,
     /// Do not name the code of the accesses (sym, dso)
@@ -508,5 +509,8 @@ fn report(args: &ProcessArgs, lines: &Lines) {
             let host = &meta.host;
             say!("Recorded by scxprof {} on {} ({} CPUs, Linux {})", meta.scxprof, host.name, host.cpus, host.kernel);
         }
+    }
+    if args.verbose > 1 {
+        say_lines(&messages::phases(&outcome.phases));
     }
 }

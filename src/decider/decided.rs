@@ -8,6 +8,7 @@ use crate::cluster::{self, Clusters, Detail};
 use crate::config::{
     self, Affinity, CellIndex, Decision, Found, Member, Members, NoSamples, Note, OneCell, Unknown, Verdict,
 };
+use crate::host::phases::{Begun, Phases};
 use crate::resolve::{AddressSpaces, Modules};
 use crate::sample::{CodeAddr, Source};
 
@@ -26,7 +27,13 @@ pub(crate) struct Decided {
     pub(super) one_cells: Vec<Option<OneCell>>,
     /// Where the memory lies that a report names.
     pub(super) locations: Locations,
+    /// What its phases took.
+    pub(crate) phases: Phases,
 }
+
+/// The phases of a decision.
+const GROUPS: &str = "find groups";
+const CELLS: &str = "make cells";
 
 impl Decider {
     /// Makes the decision.
@@ -38,7 +45,10 @@ impl Decider {
             return Err(NoSamples);
         }
         let cells: Vec<u32> = self.facts.iter().map(|facts| facts.cell).collect();
-        let mut clusters = self.solve(&cells, if self.reports { Detail::Report } else { Detail::OverTime });
+        let mut phases = Phases::default();
+        let detail = if self.reports { Detail::Report } else { Detail::OverTime };
+        let mut clusters = phases.measure(GROUPS, || self.solve(&cells, detail));
+        let began = Begun::now();
         let members = self.members(&clusters, &cells);
         let mut found = Self::find((&self.specs, &self.tally), &members, &clusters, options)?;
         found.configuration.notes.extend(config::strays(&found.finding, &self.tally, &members));
@@ -56,7 +66,8 @@ impl Decider {
         if !self.reports && found.configuration.notes.iter().any(Note::leaves_out) {
             clusters = self.solve(&cells, Detail::Report);
         }
-        Ok(Decided { found, members, clusters, across, one_cells, locations: Locations::default() })
+        phases.push(began.end(CELLS));
+        Ok(Decided { found, members, clusters, across, one_cells, locations: Locations::default(), phases })
     }
 
     /// The threads with what was found of them, each in its cell.

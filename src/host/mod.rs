@@ -10,6 +10,7 @@ pub(crate) mod mountinfo;
 pub(crate) mod namespace;
 pub(crate) mod open;
 pub(crate) mod pagemap;
+pub(crate) mod phases;
 pub(crate) mod priority;
 pub(crate) mod proc;
 pub(crate) mod psi;

@@ -10,6 +10,7 @@ use super::{Decider, Error, Outcome, Skipped, UnresolvedPlace};
 use crate::config::{self, Decision};
 use crate::decider::Decided;
 use crate::evidence::{Evidence, EvidenceError, Folds, Scope, Sum, Sums};
+use crate::host::phases::Begun;
 use crate::host::priority::raised;
 use crate::host::proc;
 use crate::report::score::ScoreReport;
@@ -81,7 +82,10 @@ impl Sampled {
             whose.uid = procfs.as_deref().and_then(|procfs| uid(procfs, whose));
         }
         let Outcome { address_spaces, modules, .. } = &mut outcome;
+        let began = Begun::now();
         decided.locate(address_spaces, modules);
+        decided.phases.push(began.end("find where memory lies"));
+        outcome.phases.extend(&decided.phases);
         let source = decider.source();
         Ok(Analysis { source, outcome, skipped, decider, options, decided, symbols, named: OnceLock::new(), raises })
     }

@@ -5,6 +5,7 @@
 //! into a [`Sink`] and decides nothing. Samples come from the kernel, from a recording ([`Builder::profile`]) or from a
 //! [`Feed`].
 
+pub use crate::host::phases::{Phase, Phases};
 pub use crate::outcome::{Outcome, RecoveryStats, UnresolvedPlace};
 
 mod analysis;

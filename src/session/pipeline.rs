@@ -15,6 +15,7 @@ use super::order::Order;
 use super::origin::{Ending, Filled, Origin};
 use super::piece::{Piece, READY};
 use super::stop::{StopPoll, TICK};
+use crate::host::phases::{Begun, Phase, Phases};
 use crate::outcome::Outcome;
 use crate::resolve::{AddressSpaces, Cgroups, Modules, Stacks};
 use crate::sample::{Comm, Sample, SideBand, ThreadIndex};
@@ -76,7 +77,7 @@ pub(super) fn run<O: Origin + Send>(
     }
     pipeline.names.namer.keep(sink);
     match in_threads(&mut pipeline, &mut origin, sink, ends) {
-        Some(accesses) => outcome(pipeline, origin, sink, accesses),
+        Some(passed) => outcome(pipeline, origin, sink, passed),
         // Without room for threads, nothing was read yet.
         None => run_in_turn(pipeline, origin, sink, ends),
     }
@@ -90,8 +91,8 @@ pub(super) fn run_in_turn<O: Origin>(
     ends: &mut StopPoll<'_>,
 ) -> Outcome {
     pipeline.names.namer.keep(sink);
-    let accesses = in_turn(&mut pipeline, &mut origin, sink, ends);
-    outcome(pipeline, origin, sink, accesses)
+    let passed = in_turn(&mut pipeline, &mut origin, sink, ends);
+    outcome(pipeline, origin, sink, passed)
 }
 
 /// Adds the sizes of all tables.
@@ -148,7 +149,7 @@ impl<O: Origin> Meanwhile for Now<'_, O> {
 }
 
 /// What the sinks and the caller learn at the end.
-fn outcome<O: Origin>(pipeline: Pipeline<O::Sample>, origin: O, sink: &mut dyn Sink, accesses: u64) -> Outcome {
+fn outcome<O: Origin>(pipeline: Pipeline<O::Sample>, origin: O, sink: &mut dyn Sink, passed: Passed) -> Outcome {
     let Pipeline { order, mut names, tables, .. } = pipeline;
     sink.ended(&names.namer.threads());
     let processes = origin.processes().unwrap_or_else(|| names.namer.processes());
@@ -158,37 +159,71 @@ fn outcome<O: Origin>(pipeline: Pipeline<O::Sample>, origin: O, sink: &mut dyn S
     let mut outcome = namer.outcome(origin.loss(), &cgroups);
     (outcome.loss.late, outcome.loss.late_side_band) = (order.late, order.late_side_band);
     outcome.loss.sched.late = order.late_sched;
-    outcome.accesses = accesses;
+    outcome.accesses = passed.accesses;
+    outcome.phases = passed.phases;
     outcome.duration = Duration::from_nanos(order.last.saturating_sub(order.first));
     outcome.tables = tables.now();
     origin.end(&mut outcome, Ending { order, namer, cgroups });
     outcome
 }
 
+/// What came to the sinks, and what the stages took.
+struct Passed {
+    accesses: u64,
+    phases: Phases,
+}
+
+/// The stages as phases.
+const READ: &str = "read and sort";
+const NAME: &str = "name";
+const TAKE: &str = "give to the sinks";
+
 /// The last two stages, for the first one in the same thread.
 struct Rest<'s> {
     names: Names,
     sink: &'s mut dyn Sink,
     accesses: u64,
+    /// The time that each took. A piece takes some us: reading the thread's CPU time would take as long.
+    named_for: Duration,
+    took_for: Duration,
 }
 
 impl Next for Rest<'_> {
     fn take(&mut self, piece: &mut Piece) {
+        let begin = Instant::now();
         self.names.namer.name(piece);
+        let named = Instant::now();
         self.accesses += pass_on(piece, self.sink, &mut self.names.cgroups);
+        self.named_for += named - begin;
+        self.took_for += named.elapsed();
     }
 }
 
-/// Runs the stages one after the other, piece by piece; returns the accesses that the sinks took.
+impl Rest<'_> {
+    /// What the three stages took, which began in this thread when it `began`.
+    fn phases(&self, began: Begun) -> Phases {
+        let rest = self.named_for + self.took_for;
+        let Phase { wall, cpu, .. } = began.end(READ);
+        let mut phases = Phases::default();
+        phases.push(Phase { name: READ, wall: wall.saturating_sub(rest), cpu: cpu.saturating_sub(rest) });
+        phases.push(Phase { name: NAME, wall: self.named_for, cpu: self.named_for });
+        phases.push(Phase { name: TAKE, wall: self.took_for, cpu: self.took_for });
+        phases
+    }
+}
+
+/// Runs the stages one after the other, piece by piece.
 fn in_turn<O: Origin>(
     pipeline: &mut Pipeline<O::Sample>,
     origin: &mut O,
     sink: &mut dyn Sink,
     ends: &mut StopPoll<'_>,
-) -> u64 {
+) -> Passed {
+    let began = Begun::now();
     let Pipeline { order, names, snapshot, tables } = pipeline;
     let empty = Names { namer: Namer::of_lines(false), cgroups: Cgroups::recorded() };
-    let mut rest = Rest { names: std::mem::replace(names, empty), sink, accesses: 0 };
+    let (named_for, took_for) = (Duration::ZERO, Duration::ZERO);
+    let mut rest = Rest { names: std::mem::replace(names, empty), sink, accesses: 0, named_for, took_for };
     let mut unfinished = Unfinished::new(READY);
     let mut measured = Instant::now();
     while !ends.met(rest.names.namer.records()) {
@@ -231,8 +266,9 @@ fn in_turn<O: Origin>(
     }
     order.end();
     Inlet::new(order, &mut unfinished, &mut rest).release_all();
+    let passed = Passed { accesses: rest.accesses, phases: rest.phases(began) };
     *names = rest.names;
-    rest.accesses
+    passed
 }
 
 impl Rest<'_> {
@@ -269,7 +305,7 @@ fn in_threads<O: Origin + Send>(
     origin: &mut O,
     sink: &mut dyn Sink,
     ends: &mut StopPoll<'_>,
-) -> Option<u64> {
+) -> Option<Passed> {
     let Pipeline { order, names: Names { namer, cgroups }, .. } = pipeline;
     let stop = &AtomicBool::new(false);
     let (to_names, from_reader) = bounded::<Piece>(WAITING);
@@ -280,16 +316,19 @@ fn in_threads<O: Origin + Send>(
     thread::scope(move |scope| {
         let second = thread::Builder::new().name("names".to_owned());
         let second = second.spawn_scoped(scope, move || {
+            let began = Begun::now();
             for mut piece in from_reader {
                 namer.name(&mut piece);
                 if to_sink.send(piece).is_err() {
                     break;
                 }
             }
+            began.end(NAME)
         });
         let second = second.ok()?;
         let first = thread::Builder::new().name("reader".to_owned());
         let first = first.spawn_scoped(scope, move || {
+            let began = Begun::now();
             let mut unfinished = Unfinished::for_limit(order.limit());
             let mut second = Second { to_names, empty, stop };
             let mut filled = Filled::More;
@@ -300,8 +339,10 @@ fn in_threads<O: Origin + Send>(
             }
             order.end();
             Inlet::new(order, &mut unfinished, &mut second).release_all();
+            began.end(READ)
         });
         let first = first.ok()?;
+        let began = Begun::now();
         let (mut records, mut accesses) = (0, 0);
         loop {
             match from_names.recv_timeout(TICK) {
@@ -317,9 +358,13 @@ fn in_threads<O: Origin + Send>(
                 stop.store(true, Ordering::Relaxed);
             }
         }
-        result(second);
-        result(first);
-        Some(accesses)
+        let mut phases = Phases::default();
+        let last = began.end(TAKE);
+        let second = result(second);
+        for phase in [result(first), second, last] {
+            phases.push(phase);
+        }
+        Some(Passed { accesses, phases })
     })
 }
 
