@@ -382,12 +382,13 @@ impl Sink for Decider {
                 // The threads of one process cannot be distinguished, and no other process touches its private memory.
                 self.sharing.count(number, sample);
             } else {
+                self.sharing.expect(number, sample);
                 sharing.push((number, sample));
             }
         }
         if let Some(slices) = &mut self.slices {
             slices.add(&sharing);
         }
-        self.sharing.add_all(&sharing);
+        self.sharing.add_expected(&sharing);
     }
 }

@@ -37,9 +37,14 @@ const PLAIN: [bool; 256] = {
 struct Cursor<'a>(&'a [u8]);
 
 impl<'a> Cursor<'a> {
+    /// Of a known length, so that it is compared without a call.
     #[inline]
-    fn word(&mut self, text: &[u8]) -> Option<()> {
-        self.0 = self.0.strip_prefix(text)?;
+    fn word<const N: usize>(&mut self, text: &[u8; N]) -> Option<()> {
+        let (begin, rest) = self.0.split_first_chunk::<N>()?;
+        if begin != text {
+            return None;
+        }
+        self.0 = rest;
         Some(())
     }
 
@@ -187,7 +192,7 @@ pub(super) fn parse(line: &[u8]) -> Option<Quick<'_>> {
         }
         _ => return None,
     };
-    for name in [&b",\"sym\":\""[..], b",\"dso\":\""] {
+    for name in [b",\"sym\":\"", b",\"dso\":\""] {
         if at.word(name).is_some() {
             at.long_text()?;
         }

@@ -133,6 +133,20 @@ impl Mappings {
         chunk.get(after.checked_sub(1)?).filter(|mapping| addr < mapping.end())
     }
 
+    /// The addresses around this one for which [`Mappings::find`] has the same result, from the first to the one after the last.
+    #[must_use]
+    pub(super) fn around(&self, addr: u64) -> (u64, u64) {
+        let chunks = self.starts.partition_point(|&start| start <= addr);
+        let next_chunk = self.starts.get(chunks).copied().unwrap_or(u64::MAX);
+        let Some(chunk) = chunks.checked_sub(1).and_then(|at| self.chunks.get(at)) else { return (0, next_chunk) };
+        let after = chunk.partition_point(|mapping| mapping.start <= addr);
+        let next = chunk.get(after).map_or(next_chunk, |mapping| mapping.start);
+        match after.checked_sub(1).and_then(|at| chunk.get(at)) {
+            Some(mapping) if addr < mapping.end() => (mapping.start, mapping.end()),
+            before => (before.map_or(0, Mapping::end), next),
+        }
+    }
+
     /// The last mapping of a file's code that begins at or before the address: that of the image whose data the address may be.
     #[must_use]
     pub(super) fn code_before(&self, addr: u64) -> Option<&Mapping> {

@@ -21,17 +21,16 @@ const OBJECTS: usize = 16_384;
 #[derive(Debug, Clone, Copy, Default)]
 struct Keys {
     page: u64,
+    /// The hash of the page's key.
+    place: u64,
     touch: u64,
-    /// That of the line's [`Repeat`].
-    repeat: u64,
 }
 
 impl Keys {
     fn new(thread: u32, memory: Option<MemoryId>) -> Self {
         let Some(memory) = memory else { return Self::default() };
         let page = place_key(memory.granule(PAGE_SIZE));
-        let touch = touch_hash(page, thread);
-        Self { page, touch, repeat: repeat_key(touch, line_of(memory)) }
+        Self { page, place: mix(page), touch: touch_hash(page, thread) }
     }
 }
 
@@ -123,7 +122,7 @@ pub struct Sharing {
     names: Vec<(MemoryScope, u64)>,
     accesses: u64,
     stats: SketchStats,
-    /// The keys of the samples that are being added.
+    /// The keys of the samples that were announced.
     keys: Vec<Keys>,
     /// The event of the last sample that was one of several, and the lines that these touched so far, and whether they wrote
     /// them.
@@ -200,22 +199,28 @@ impl Sharing {
         self.add_as(thread, sample, Keys::new(thread, sample.memory));
     }
 
-    /// Counts samples, each for the thread beside it.
-    pub fn add_all(&mut self, samples: &[(u32, &Sample)]) {
-        self.keys.clear();
-        self.keys.extend(samples.iter().map(|(thread, sample)| Keys::new(*thread, sample.memory)));
-        // The slots are scattered over the memory: prefetching all of them overlaps the cache misses.
-        let seen = self.keys.iter().zip(samples).fold(0, |seen, (keys, (_, sample))| {
-            // Without a cost, most lines have no entry.
-            let repeat = if sample.cost() == Cost::Unknown { 0 } else { self.repeats.peek(keys.repeat) };
-            seen ^ self.pages.peek(mix(keys.page)) ^ self.touches.peek(keys.touch) ^ repeat
-        });
-        std::hint::black_box(seen);
-        for (at, (thread, sample)) in samples.iter().enumerate() {
-            if let Some(&keys) = self.keys.get(at) {
-                self.add_as(*thread, sample, keys);
-            }
+    /// Announces a sample of [`Sharing::add_expected`]. Its slots are scattered over the memory: what the caller does until then
+    /// overlaps the cache misses.
+    #[inline]
+    pub(crate) fn expect(&mut self, thread: u32, sample: &Sample) {
+        let keys = Keys::new(thread, sample.memory);
+        self.pages.prefetch(keys.place);
+        self.touches.prefetch(keys.touch);
+        // Without a cost, most lines have no entry.
+        if let Some(memory) = sample.memory.filter(|_| sample.cost() != Cost::Unknown) {
+            self.repeats.prefetch(repeat_key(keys.touch, line_of(memory)));
         }
+        self.keys.push(keys);
+    }
+
+    /// Counts samples, each for the thread beside it: those that were announced since the last time, in their order.
+    pub(crate) fn add_expected(&mut self, samples: &[(u32, &Sample)]) {
+        let keys = std::mem::take(&mut self.keys);
+        for ((thread, sample), &keys) in samples.iter().zip(&keys) {
+            self.add_as(*thread, sample, keys);
+        }
+        self.keys = keys;
+        self.keys.clear();
     }
 
     /// As [`Sharing::add`], for this thread instead of the sample's.
@@ -244,7 +249,7 @@ impl Sharing {
         }
         let when = self.when(sample.raw.time);
         let page = keys.page;
-        let at = self.pages.find(mix(page), |slot| slot.key == page);
+        let at = self.pages.find(keys.place, |slot| slot.key == page);
         if self.pages.slots[at].is_empty() {
             if page >= self.threshold {
                 self.stats.not_kept += 1;
@@ -284,7 +289,7 @@ impl Sharing {
         let cost = sample.cost();
         let repeated = known && !again || new_write && written;
         if repeated || cost != Cost::Unknown || hitm {
-            let key = keys.repeat;
+            let key = repeat_key(keys.touch, line);
             let at = self.repeats.find(key, |slot| slot.key == key);
             let repeat = &mut self.repeats.slots[at];
             if repeat.is_empty() {

@@ -56,13 +56,13 @@ impl Sharing {
     pub(crate) fn touches_and_pages(&self, reads_lines: bool) -> impl Iterator<Item = (&Touch, &Page)> {
         self.touches.slots.chunks(TOGETHER).flat_map(move |slots| {
             let touches = slots.iter().filter(|slot| !slot.is_empty());
-            let seen = touches.clone().fold(0, |seen, touch| {
+            for touch in touches.clone() {
+                self.pages.prefetch(mix(touch.page));
                 let hash = touch_hash(touch.page, touch.thread);
-                let lines = bits(touch.lines).filter(|&line| reads_lines && touch.is_repeated(line));
-                let repeats = lines.fold(0, |seen, line| seen ^ self.repeats.peek(repeat_key(hash, line)));
-                seen ^ self.pages.peek(mix(touch.page)) ^ repeats
-            });
-            std::hint::black_box(seen);
+                for line in bits(touch.lines).filter(|&line| reads_lines && touch.is_repeated(line)) {
+                    self.repeats.prefetch(repeat_key(hash, line));
+                }
+            }
             touches.filter_map(|touch| Some((touch, self.page(touch.page)?)))
         })
     }

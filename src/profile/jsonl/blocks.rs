@@ -7,6 +7,9 @@ use super::{Counts, JsonSample, Reader, MAX_LINE};
 /// Bytes of a block; a few more if its last line needs them.
 const BLOCK: usize = 256 << 10;
 
+/// Bytes of a line that few are shorter than.
+const SHORT_LINE: usize = 320;
+
 /// Lines of a file, in blocks.
 #[derive(Debug)]
 pub struct Blocks<R> {
@@ -83,7 +86,7 @@ pub(crate) struct Parsed {
 /// Parses the lines of a block.
 pub(crate) fn parse_block(block: &[u8]) -> Parsed {
     let mut reader = Reader::new(block);
-    let mut parsed = Parsed::default();
+    let mut parsed = Parsed { lines: Vec::with_capacity(block.len() / SHORT_LINE), ..Parsed::default() };
     // Memory is read without errors.
     while let Ok(Some(line)) = reader.next_line() {
         let last = parsed.cgroups.last().map(|(_, path)| path.as_deref());

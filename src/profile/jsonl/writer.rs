@@ -3,20 +3,42 @@
 use std::borrow::Cow;
 use std::io::{self, Write};
 
-use rustc_hash::FxHashMap;
-
 use crate::profile::meta::to_hex;
 use crate::profile::recovered::op_name;
 use crate::resolve::Symbol;
-use crate::sample::{printable, Comm, MemoryId, RawSample, Sample, Source};
+use crate::sample::{printable, Access, Comm, MemoryId, RawSample, Sample, Source};
 use scxprof_base::escape;
 
 /// Bytes that are written at a time.
 const BUFFER: usize = 256 << 10;
 /// What a line says of code without a name, as perf prints it: scx_characterize reads no line without these fields.
 pub const UNKNOWN_CODE: &[u8] = b",\"sym\":\"[unknown]\",\"dso\":\"[unknown]\"";
-/// Names with cached text.
-const MAX_NAMES: usize = 4096;
+/// Threads with cached text.
+const THREADS: usize = 1024;
+
+/// Text that is the same for most lines, and what it says.
+#[derive(Debug, Clone)]
+struct Cached<K> {
+    of: Option<K>,
+    text: Vec<u8>,
+}
+
+impl<K: PartialEq> Cached<K> {
+    const fn new() -> Self {
+        Self { of: None, text: Vec::new() }
+    }
+
+    /// Adds the text of `key`, which `make` makes, to a line.
+    #[inline]
+    fn put(&mut self, line: &mut Vec<u8>, key: K, make: impl FnOnce(&mut Vec<u8>)) {
+        if self.of.as_ref() != Some(&key) {
+            self.text.clear();
+            make(&mut self.text);
+            self.of = Some(key);
+        }
+        line.extend_from_slice(&self.text);
+    }
+}
 
 /// Writes lines.
 #[derive(Debug)]
@@ -27,10 +49,14 @@ pub struct Writer<W: Write> {
     source: Source,
     /// What the lines say of each event.
     events: Vec<Box<[u8]>>,
-    /// The beginning of the lines of each thread name.
-    comms: FxHashMap<Comm, Box<[u8]>>,
+    /// The beginning of the lines of threads, at the last bits of their ids.
+    threads: Vec<Cached<(Option<Comm>, u32, u32)>>,
     /// The last cgroup and its text; most samples belong to few cgroups.
     cgroup: (Vec<u8>, Vec<u8>),
+    /// The hint and the kind of access.
+    access: Cached<(Option<u64>, Access)>,
+    /// The period and the event.
+    period: Cached<(u64, u16)>,
 }
 
 impl<W: Write> Writer<W> {
@@ -41,8 +67,10 @@ impl<W: Write> Writer<W> {
             buffer: Vec::with_capacity(BUFFER + 4096),
             source,
             events: Vec::new(),
-            comms: FxHashMap::default(),
+            threads: vec![Cached::new(); THREADS],
             cgroup: (Vec::new(), Vec::new()),
+            access: Cached::new(),
+            period: Cached::new(),
         }
     }
 
@@ -68,22 +96,12 @@ impl<W: Write> Writer<W> {
     pub fn write(&mut self, sample: &Sample, cgroup: Option<&[u8]>, code: Option<&[u8]>) -> io::Result<()> {
         let raw = &sample.raw;
         let line = &mut self.buffer;
-        if let Some(comm) = sample.comm {
-            if self.comms.len() >= MAX_NAMES {
-                self.comms.clear();
-            }
-            line.extend_from_slice(self.comms.entry(comm).or_insert_with(|| {
-                let mut begin = Vec::new();
-                name(&mut begin, "{\"comm\":", "comm_hex", comm.as_bytes());
-                begin.into()
-            }));
-        } else {
-            // As perf prints it; its readers want a name.
-            number(line, "{\"comm\":\":", raw.tid.into());
-            line.extend_from_slice(b"\",\"unnamed\":true");
+        let (comm, pid, tid) = (sample.comm, raw.pid, raw.tid);
+        let put_thread = |text: &mut Vec<u8>| thread(text, comm, pid, tid);
+        match self.threads.get_mut(tid as usize % THREADS) {
+            Some(cached) => cached.put(line, (comm, pid, tid), put_thread),
+            None => put_thread(line),
         }
-        number(line, ",\"pid\":", raw.pid.into());
-        number(line, ",\"tid\":", raw.tid.into());
         if raw.cpu != RawSample::NO_CPU {
             number(line, ",\"cpu\":", raw.cpu.into());
         }
@@ -104,18 +122,25 @@ impl<W: Write> Writer<W> {
             }
             line.extend_from_slice(&self.cgroup.1);
         }
-        number(line, ",\"hint\":", sample.hint.unwrap_or(0));
-        if sample.hint == Some(0) {
-            line.extend_from_slice(b",\"hinted\":true");
-        }
-        text(line, ",\"op\":\"", op_name(raw.access));
-        number(line, "\",\"weight\":", raw.latency.into());
+        self.access.put(line, (sample.hint, raw.access), |line| {
+            number(line, ",\"hint\":", sample.hint.unwrap_or(0));
+            if sample.hint == Some(0) {
+                line.extend_from_slice(b",\"hinted\":true");
+            }
+            text(line, ",\"op\":\"", op_name(raw.access));
+            line.extend_from_slice(b"\",\"weight\":");
+        });
+        number(line, "", raw.latency.into());
         hex(line, ",\"data_src\":\"", raw.data_src.0);
-        number(line, "\",\"period\":", raw.period);
-        text(line, ",\"source\":\"", self.source.name());
-        line.push(b'"');
-        line.extend_from_slice(self.events.get(usize::from(raw.event)).map_or(&[][..], |event| event));
-        number(line, ",\"thread\":", sample.thread.into());
+        let Self { events, source, .. } = self;
+        self.period.put(line, (raw.period, raw.event), |line| {
+            number(line, "\",\"period\":", raw.period);
+            text(line, ",\"source\":\"", source.name());
+            line.push(b'"');
+            line.extend_from_slice(events.get(usize::from(raw.event)).map_or(&[][..], |event| event));
+            line.extend_from_slice(b",\"thread\":");
+        });
+        number(line, "", sample.thread.into());
         number(line, ",\"record\":", sample.record);
         let accesses = (1.0 / f64::from(raw.share)).round();
         if accesses > 1.0 {
@@ -156,6 +181,20 @@ impl<W: Write> Writer<W> {
         self.out.flush()?;
         Ok(self.out)
     }
+}
+
+/// The beginning of the lines of a thread.
+fn thread(line: &mut Vec<u8>, comm: Option<Comm>, pid: u32, tid: u32) {
+    match comm {
+        Some(comm) => name(line, "{\"comm\":", "comm_hex", comm.as_bytes()),
+        None => {
+            // As perf prints it; its readers want a name.
+            number(line, "{\"comm\":\":", tid.into());
+            line.extend_from_slice(b"\",\"unnamed\":true");
+        }
+    }
+    number(line, ",\"pid\":", pid.into());
+    number(line, ",\"tid\":", tid.into());
 }
 
 /// The part of a line that names its instruction.

@@ -2,6 +2,7 @@
 
 pub(crate) mod check;
 mod sizes;
+mod spots;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use super::threads::is_named;
 use crate::host::tasks::TaskSeen;
 use crate::host::Roots;
 use crate::sample::MemoryId;
+use spots::{Spot, Spots};
 
 /// User addresses are below this. User space ends at 1 << 47, with five-level page tables at 1 << 56
 /// (Documentation/arch/x86/x86_64/mm.rst).
@@ -93,6 +95,8 @@ pub struct Maps {
     changes: u64,
     identities: Identities,
     counts: MapCounts,
+    /// The last results for a recording: most addresses are in the mapping of an earlier one.
+    spots: Spots,
 }
 
 impl Maps {
@@ -123,6 +127,7 @@ impl Maps {
             changes: 0,
             identities: Identities::default(),
             counts: MapCounts::default(),
+            spots: Spots::default(),
         }
     }
 
@@ -290,22 +295,44 @@ impl Maps {
             return;
         }
         self.clock += 1;
+        if let Some(found) = self.spots.find(pid, addr, self.changes, self.clock) {
+            *memory = Some(found);
+            return;
+        }
+        *memory = self.look_up_place(pid, addr, phys);
+    }
+
+    /// A spot of the process was last used then.
+    fn was_used(&mut self, (pid, used): (u32, u64)) {
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.used = process.used.max(used);
+        }
+    }
+
+    /// The same without a spot, which there is afterwards.
+    fn look_up_place(&mut self, pid: u32, addr: u64, phys: u64) -> Option<MemoryId> {
         if let Some(Process { table: Some(table), space, used, check, .. }) = self.processes.get_mut(&pid) {
             *used = self.clock;
             check.places = check.places.saturating_add(1);
-            match (table.shared(addr), *space) {
-                (Some(mapping), _) if mapping.ino != 0 && mapping.scope.is_some() => {
-                    *memory = shared_place(mapping, addr);
-                    return;
+            let (found, file) = match (table.shared(addr), *space) {
+                (Some(mapping), _) if mapping.ino != 0 => {
+                    let shift = mapping.pgoff.wrapping_sub(mapping.start);
+                    (shared_place(mapping, addr), mapping.scope.map(|scope| (scope, mapping.ino, shift)))
                 }
-                (None, Some(space)) => {
-                    *memory = Some(MemoryId::Private { space, addr });
-                    return;
+                (None, Some(space)) => (Some(MemoryId::Private { space, addr }), None),
+                _ => (None, None),
+            };
+            if found.is_some() {
+                if self.roots.is_none() {
+                    let (start, end) = table.around(addr);
+                    let (space, changes, used) = (space.unwrap_or(0), self.changes, *used);
+                    let replaced = self.spots.keep(Spot { pid, space, changes, start, end, used, file }, addr);
+                    self.was_used(replaced);
                 }
-                _ => {}
+                return found;
             }
         }
-        *memory = self.first_place(pid, addr, phys);
+        self.first_place(pid, addr, phys)
     }
 
     /// As [`Maps::memory`], if something about the process or the mapping is still unknown.
@@ -466,6 +493,9 @@ impl Maps {
         }
         let goal = self.limit / 4 * 3;
         self.changes += 1;
+        for (pid, used) in self.spots.uses() {
+            self.was_used((pid, used));
+        }
         let mut by_use: Vec<(u64, u32)> = self.processes.iter().map(|(&pid, process)| (process.used, pid)).collect();
         by_use.retain(|&(_, other)| other != pid);
         by_use.sort_unstable();

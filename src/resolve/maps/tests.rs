@@ -469,3 +469,34 @@ fn one_process_has_no_more_than_half_of_the_room() {
     assert!(maps.counts().left_out == before + 1 && maps.find(10, 0x2000).is_none());
     assert!(maps.find(7, 0x1000).is_some(), "and nobody else's");
 }
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
+
+    /// Mappings, forks, execs and ends between look-ups; tables are dropped on the way, as there is little room.
+    #[test]
+    fn what_was_found_before_is_what_is_found(
+        steps in proptest::collection::vec((0u8..12, 1u32..6, 0u64..24, 1u64..4, 0u64..3), 1..400),
+    ) {
+        let (mut fast, mut plain) = (Maps::recorded(6_000), Maps::recorded(6_000));
+        for (what, pid, page, pages, file) in steps {
+            for maps in [&mut fast, &mut plain] {
+                match what {
+                    0 | 1 => {
+                        let (start, end, shared) = (page << 12, (page + pages) << 12, if what == 0 { 's' } else { 'p' });
+                        let text = format!("{start:x}-{end:x} rw-{shared} {:08x} 00:01 {file} /dev/shm/{file}", page << 12);
+                        maps.mmap(pid, &line(&text));
+                    }
+                    2 => maps.fork(pid % 5 + 1, pid),
+                    3 if file == 0 => maps.exec(pid),
+                    3 => maps.exit(pid),
+                    _ => {}
+                }
+            }
+            plain.spots.clear();
+            let addr = (page << 12) + 0x123;
+            proptest::prop_assert_eq!(fast.memory(pid, addr, file), plain.memory(pid, addr, file));
+        }
+        proptest::prop_assert_eq!(fast.counts.dropped, plain.counts.dropped);
+    }
+}
