@@ -185,13 +185,12 @@ impl<W: Write> Writer<W> {
 
 /// The beginning of the lines of a thread.
 fn thread(line: &mut Vec<u8>, comm: Option<Comm>, pid: u32, tid: u32) {
-    match comm {
-        Some(comm) => name(line, "{\"comm\":", "comm_hex", comm.as_bytes()),
-        None => {
-            // As perf prints it; its readers want a name.
-            number(line, "{\"comm\":\":", tid.into());
-            line.extend_from_slice(b"\",\"unnamed\":true");
-        }
+    if let Some(comm) = comm {
+        name(line, "{\"comm\":", "comm_hex", comm.as_bytes());
+    } else {
+        // As perf prints it; its readers want a name.
+        number(line, "{\"comm\":\":", tid.into());
+        line.extend_from_slice(b"\",\"unnamed\":true");
     }
     number(line, ",\"pid\":", pid.into());
     number(line, ",\"tid\":", tid.into());
