@@ -78,6 +78,12 @@ impl Scope {
         let Self { label, source, kernel, cpu, cpus } = self;
         [label, source, kernel, cpu, cpus]
     }
+
+    #[cfg(feature = "parquet")]
+    pub(super) fn slots(&mut self) -> [&mut String; 5] {
+        let Self { label, source, kernel, cpu, cpus } = self;
+        [label, source, kernel, cpu, cpus]
+    }
 }
 
 impl Class {
@@ -85,11 +91,17 @@ impl Class {
         let Self { cell, cgroup, comm, hint } = self;
         [cell, cgroup, comm, hint]
     }
+
+    #[cfg(feature = "parquet")]
+    pub(super) fn slots(&mut self) -> [&mut String; 4] {
+        let Self { cell, cgroup, comm, hint } = self;
+        [cell, cgroup, comm, hint]
+    }
 }
 
 /// The order of texts, one after the other. Many are empty, and these are not compared by memcmp(): glibc's one with AVX-512 loads
 /// even no bytes, from where an empty text has no memory, which takes the processor hundreds of cycles.
-fn order<const N: usize>(ours: [&str; N], others: [&str; N]) -> Ordering {
+pub(super) fn order<const N: usize>(ours: [&str; N], others: [&str; N]) -> Ordering {
     let pair = |(one, other): (&str, &str)| {
         if one.is_empty() || other.is_empty() {
             one.len().cmp(&other.len())
@@ -124,8 +136,17 @@ impl PartialOrd for Class {
     }
 }
 
+/// The order of what rows share: most often it is the same one.
+fn order_shared<T: Ord>(ours: &Arc<T>, other: &Arc<T>) -> Ordering {
+    if Arc::ptr_eq(ours, other) {
+        Ordering::Equal
+    } else {
+        ours.cmp(other)
+    }
+}
+
 /// The columns that say what a row is about. Unused ones are empty, or 0.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Key {
     /// What it is about.
     pub kind: RowKind,
@@ -139,6 +160,24 @@ pub struct Key {
     pub host: String,
     /// Of a spec its place; of a host the part of the pairs.
     pub part: i64,
+}
+
+impl Ord for Key {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let kinds = self.kind.cmp(&other.kind);
+        let scopes = || order_shared(&self.scope, &other.scope);
+        let firsts = || order_shared(&self.a, &other.a);
+        let seconds = || order_shared(&self.b, &other.b);
+        let hosts = || order([&self.host], [&other.host]);
+        let parts = || self.part.cmp(&other.part);
+        kinds.then_with(scopes).then_with(firsts).then_with(seconds).then_with(hosts).then_with(parts)
+    }
+}
+
+impl PartialOrd for Key {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
 }
 
 /// The columns of a key with text, in their order in [`Key::texts`].
@@ -181,12 +220,29 @@ impl Key {
     /// With the lower one of two classes first, as it may not be after their cgroups have changed.
     #[must_use]
     pub fn ordered(self) -> Self {
-        if self.kind != RowKind::Pair || *self.a <= self.second() {
+        if self.kind != RowKind::Pair || self.is_ordered() {
             return self;
         }
         let (a, b) = (self.a.clone(), self.second());
         let pair = if self.b.cell.is_empty() { Self::pair } else { Self::across };
         pair(&self.scope, &a, &b)
+    }
+
+    /// True if it is the same key.
+    #[cfg(feature = "parquet")]
+    pub(super) fn is(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+
+    /// The first class of a pair is not after the second one.
+    fn is_ordered(&self) -> bool {
+        let (a, b) = (&*self.a, &*self.b);
+        if b.cell.is_empty() {
+            // The second one has the cell of the first.
+            order([&a.comm, &a.hint], [&b.comm, &b.hint]).is_le()
+        } else {
+            a <= b
+        }
     }
 
     /// The second class with its cell.
@@ -208,7 +264,6 @@ impl Key {
         let (kind, host) = (self.kind.name(), self.host.as_str());
         [kind, label, source, kernel, cpu, cpus, cell, cgroup, comm, hint, cell_b, cgroup_b, comm_b, hint_b, host]
     }
-
     /// From the values of [`KEY_TEXTS`] and the part; `None` if the kind is not known.
     #[must_use]
     pub fn from_texts(texts: [String; 15], part: i64) -> Option<Self> {

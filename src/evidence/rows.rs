@@ -1,6 +1,9 @@
 //! The table: keys, and numbers that are added.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, HashSet};
+use std::hash::Hash;
+#[cfg(feature = "parquet")]
+use std::ops::Bound;
 use std::sync::Arc;
 
 use thiserror::Error;
@@ -116,6 +119,15 @@ impl Sums {
         Self(self.0.map(|it| (it as f64 * part).round() as i64))
     }
 
+    /// An error if one of them is negative.
+    fn check(&self) -> Result<(), EvidenceError> {
+        if self.0.iter().fold(0, |all, sum| all | sum) >= 0 {
+            return Ok(());
+        }
+        let negative = Sum::ALL.iter().zip(&self.0).find(|it| *it.1 < 0);
+        negative.map_or(Ok(()), |(sum, _)| Err(EvidenceError::Negative { column: sum.name() }))
+    }
+
     fn add(&mut self, other: &Self) -> Result<(), EvidenceError> {
         for (sum, more) in self.0.iter_mut().zip(&other.0) {
             *sum = sum.checked_add(*more).ok_or(EvidenceError::TooLarge)?;
@@ -151,8 +163,8 @@ pub struct Evidence {
     // Boxed, as a third of the places in a tree's nodes are empty.
     rows: BTreeMap<Box<Key>, Box<Sums>>,
     /// What their keys share: most rows have the scope and the classes of others.
-    scopes: BTreeSet<Arc<Scope>>,
-    classes: BTreeSet<Arc<Class>>,
+    scopes: HashSet<Arc<Scope>>,
+    classes: HashSet<Arc<Class>>,
     /// Bytes that the rows take.
     taken: usize,
     /// Bytes that they may take.
@@ -172,7 +184,7 @@ fn bytes_of<T>(texts: &[&str]) -> usize {
 }
 
 /// The one that is equal in `known`, which gets it if there is none; and the bytes that this takes.
-fn shared<T: Ord>(known: &BTreeSet<Arc<T>>, found: &Arc<T>, bytes: impl FnOnce(&T) -> usize) -> (Arc<T>, usize) {
+fn shared<T: Hash + Eq>(known: &HashSet<Arc<T>>, found: &Arc<T>, bytes: impl FnOnce(&T) -> usize) -> (Arc<T>, usize) {
     known.get(found).map_or_else(|| (Arc::clone(found), bytes(found)), |known| (Arc::clone(known), 0))
 }
 
@@ -180,7 +192,7 @@ impl Evidence {
     /// No rows yet, and no more than take so many bytes.
     #[must_use]
     pub fn within(memory: usize) -> Self {
-        Self { rows: BTreeMap::new(), scopes: BTreeSet::new(), classes: BTreeSet::new(), taken: 0, memory }
+        Self { rows: BTreeMap::new(), scopes: HashSet::new(), classes: HashSet::new(), taken: 0, memory }
     }
 
     /// Bytes of memory that the rows take, about.
@@ -188,17 +200,59 @@ impl Evidence {
         self.taken
     }
 
+    /// The scope that is equal, as the rows have it.
+    #[cfg(feature = "parquet")]
+    pub(super) fn scope(&self, scope: &Scope) -> Option<&Arc<Scope>> {
+        self.scopes.get(scope)
+    }
+
+    /// The class that is equal, as the rows have it.
+    #[cfg(feature = "parquet")]
+    pub(super) fn class(&self, class: &Class) -> Option<&Arc<Class>> {
+        self.classes.get(class)
+    }
+
     /// Adds a row.
     ///
     /// # Errors
     /// [`EvidenceError`].
     pub fn add(&mut self, key: Key, sums: &Sums) -> Result<(), EvidenceError> {
-        if let Some((sum, _)) = Sum::ALL.iter().zip(&sums.0).find(|it| *it.1 < 0) {
-            return Err(EvidenceError::Negative { column: sum.name() });
-        }
+        sums.check()?;
         if let Some(row) = self.rows.get_mut(&key) {
             return row.add(sums);
         }
+        self.insert(key, sums)
+    }
+
+    /// Adds rows, and leaves none of them; it is quickest for rows in the order of their keys that follow each other here too.
+    ///
+    /// # Errors
+    /// [`EvidenceError`]. Those before have been added then.
+    #[cfg(feature = "parquet")]
+    pub(super) fn add_all(&mut self, rows: &mut Vec<(Key, Sums)>) -> Result<(), EvidenceError> {
+        let mut rows = rows.drain(..).peekable();
+        while let Some((key, sums)) = rows.next() {
+            sums.check()?;
+            let mut known = self.rows.range_mut::<Key, _>((Bound::Included(&key), Bound::Unbounded));
+            match known.next() {
+                Some((its, row)) if key.is(its) => row.add(&sums)?,
+                _ => {
+                    self.insert(key, &sums)?;
+                    continue;
+                }
+            }
+            // Most files have the same rows, so the next one needs no search.
+            for (its, row) in known {
+                let Some((_, sums)) = rows.next_if(|(key, _)| key.is(its)) else { break };
+                sums.check()?;
+                row.add(&sums)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a row that is new.
+    fn insert(&mut self, key: Key, sums: &Sums) -> Result<(), EvidenceError> {
         let of_class = |it: &Class| bytes_of::<Class>(&it.texts());
         let of_scope = |it: &Scope| bytes_of::<Scope>(&it.texts());
         let (scope, scope_takes) = shared(&self.scopes, &key.scope, of_scope);

@@ -20,13 +20,14 @@ use thiserror::Error;
 use super::key::{Key, KEY_NUMBERS, KEY_TEXTS};
 use super::rows::{Evidence, EvidenceError, Sum, Sums, VERSION};
 use super::{footer, pages};
+use texts::Texts;
+
+mod texts;
 
 /// Rows that are read at a time. Each may hold a page of a text's length for each of its columns.
 const BATCH: usize = 512;
 /// Rows of a file.
 const MAX_ROWS: i64 = 1 << 24;
-/// Bytes of a text: a path in a cgroup hierarchy is not longer.
-const MAX_TEXT: usize = 4096;
 /// Parts of a host, and cell specs.
 const MAX_PART: i64 = 1024;
 /// Bytes of the largest file.
@@ -144,23 +145,34 @@ pub fn read_until(
 
 /// The checksum of all rows, in their order. Who adds files writes none.
 #[derive(Default)]
-struct Checksum(crc32fast::Hasher);
+struct Checksum {
+    of_rows: crc32fast::Hasher,
+    /// Bytes that are not yet in it: it is quick for many.
+    rest: Vec<u8>,
+}
 
 /// Its key among the file's facts.
 const CHECKSUM: &str = "scxprof.crc32";
+/// Bytes that are added to it at a time.
+const CHECKED: usize = 4096;
 
 impl Checksum {
     fn add(&mut self, key: &Key, sums: &Sums) {
         for text in key.texts() {
-            self.0.update(text.as_bytes());
-            self.0.update(&[0]);
+            self.rest.extend_from_slice(text.as_bytes());
+            self.rest.push(0);
         }
-        self.0.update(&key.part.to_le_bytes());
-        sums.0.iter().for_each(|sum| self.0.update(&sum.to_le_bytes()));
+        self.rest.extend_from_slice(&key.part.to_le_bytes());
+        sums.0.iter().for_each(|sum| self.rest.extend_from_slice(&sum.to_le_bytes()));
+        if self.rest.len() >= CHECKED {
+            self.of_rows.update(&self.rest);
+            self.rest.clear();
+        }
     }
 
-    fn text(self) -> String {
-        format!("{:08x}", self.0.finalize())
+    fn text(mut self) -> String {
+        self.of_rows.update(&self.rest);
+        format!("{:08x}", self.of_rows.finalize())
     }
 }
 
@@ -259,6 +271,8 @@ impl Reader<'_> {
         groups.iter().try_for_each(|group| self.check(&bytes, group, &places))?;
         let mut text = TEXT_PER_BYTE.saturating_mul(self.len).max(LITTLE_TEXT);
         let mut sum = Checksum::default();
+        let (mut texts, mut rows) = (Texts::default(), Vec::with_capacity(BATCH));
+        let (mut values, mut levels): (Vec<Values>, Vec<i16>) = (Vec::new(), Vec::new());
         for group in 0..reader.num_row_groups() {
             let group = reader.get_row_group(group).map_err(|error| self.damaged(&error))?;
             let mut columns: Vec<ColumnReader> = Vec::with_capacity(places.len());
@@ -269,16 +283,20 @@ impl Reader<'_> {
             while left > 0 {
                 self.go_on()?;
                 let wanted = BATCH.min(usize::try_from(left).unwrap_or(BATCH));
-                let values: Vec<Values> =
-                    columns.iter_mut().map(|column| self.column(column, wanted)).collect::<Result<_, _>>()?;
-                for row in 0..wanted {
-                    let (found, sums) = self.row(&values, row)?;
-                    let len = found.texts().iter().map(|text| text.len() as u64).sum();
+                values.resize_with(columns.len(), || Values::Number(Vec::new()));
+                for (column, values) in columns.iter_mut().zip(&mut values) {
+                    self.column(column, wanted, &mut levels, values)?;
+                }
+                let taken = (0..wanted).try_for_each(|row| -> Result<(), FileError> {
+                    let (found, sums, len) = self.row(&values, row, &mut texts, evidence)?;
                     text = text.checked_sub(len).ok_or_else(|| self.damaged("it repeats texts too often"))?;
                     sum.add(&found, &sums);
-                    let added = evidence.add(key(found), &sums);
-                    added.map_err(|source| FileError::Rows { path: self.path.to_owned(), source })?;
-                }
+                    rows.push((key(found), sums));
+                    Ok(())
+                });
+                let added = evidence.add_all(&mut rows);
+                added.map_err(|source| FileError::Rows { path: self.path.to_owned(), source })?;
+                taken?;
                 left -= wanted as i64;
             }
         }
@@ -298,7 +316,9 @@ impl Reader<'_> {
         }
         let group = reader.get_row_group(0).map_err(|error| self.damaged(&error))?;
         let mut column = group.get_column_reader(place).map_err(|error| self.damaged(&error))?;
-        match self.column(&mut column, 1)? {
+        let mut values = Values::Number(Vec::new());
+        self.column(&mut column, 1, &mut Vec::new(), &mut values)?;
+        match values {
             Values::Number(values) => match values.first() {
                 Some(&found) if found != VERSION => Err(FileError::Version { path: self.path.to_owned(), found }),
                 _ => Ok(()),
@@ -307,31 +327,61 @@ impl Reader<'_> {
         }
     }
 
-    /// So many values of a column.
-    fn column(&self, column: &mut ColumnReader, wanted: usize) -> Result<Values, FileError> {
-        let values = match column {
-            ColumnReader::ByteArrayColumnReader(reader) => Values::Text(self.values(reader, wanted)?),
-            ColumnReader::Int64ColumnReader(reader) => Values::Number(self.values(reader, wanted)?),
+    /// So many values of a column, instead of those that were there.
+    fn column(
+        &self,
+        column: &mut ColumnReader,
+        wanted: usize,
+        levels: &mut Vec<i16>,
+        values: &mut Values,
+    ) -> Result<(), FileError> {
+        match column {
+            ColumnReader::ByteArrayColumnReader(reader) => {
+                if let Values::Number(_) = values {
+                    *values = Values::Text(Vec::new());
+                }
+                if let Values::Text(values) = values {
+                    self.values(reader, wanted, levels, values)?;
+                }
+            }
+            ColumnReader::Int64ColumnReader(reader) => {
+                if let Values::Text(_) = values {
+                    *values = Values::Number(Vec::new());
+                }
+                if let Values::Number(values) = values {
+                    self.values(reader, wanted, levels, values)?;
+                }
+            }
             _ => return Err(self.damaged("a column has another type")),
-        };
-        Ok(values)
+        }
+        Ok(())
     }
 
     fn values<T: DataType>(
         &self,
         reader: &mut parquet::column::reader::ColumnReaderImpl<T>,
         wanted: usize,
-    ) -> Result<Vec<T::T>, FileError> {
-        let (mut values, mut levels) = (Vec::new(), Vec::new());
-        let read = reader.read_records(wanted, Some(&mut levels), None, &mut values);
+        levels: &mut Vec<i16>,
+        values: &mut Vec<T::T>,
+    ) -> Result<(), FileError> {
+        levels.clear();
+        values.clear();
+        let read = reader.read_records(wanted, Some(levels), None, values);
         let (records, _, _) = read.map_err(|error| self.damaged(&error))?;
         if records != wanted || values.len() != wanted {
             return Err(self.damaged("a column has no value in some rows"));
         }
-        Ok(values)
+        Ok(())
     }
 
-    fn row(&self, values: &[Values], row: usize) -> Result<(Key, Sums), FileError> {
+    /// The key and the numbers of a row of a batch, and the bytes of its texts.
+    fn row(
+        &self,
+        values: &[Values],
+        row: usize,
+        texts: &mut Texts,
+        known: &Evidence,
+    ) -> Result<(Key, Sums, u64), FileError> {
         let number = |at: usize| match values.get(at) {
             Some(Values::Number(values)) => values.get(row).copied().ok_or_else(|| self.damaged("a row is short")),
             _ => Err(self.damaged("a column has another type")),
@@ -340,28 +390,27 @@ impl Reader<'_> {
         if version != VERSION {
             return Err(FileError::Version { path: self.path.to_owned(), found: version });
         }
-        let mut texts: [String; KEY_TEXTS.len()] = Default::default();
-        for (text, values) in texts.iter_mut().zip(values) {
-            let Values::Text(values) = values else { return Err(self.damaged("a column has another type")) };
-            let value = values.get(row).map(ByteArray::data).unwrap_or_default();
-            if value.len() > MAX_TEXT {
-                return Err(self.damaged("a text is longer than a path"));
-            }
-            let value = std::str::from_utf8(value).map_err(|_| self.damaged("a text is not UTF-8"))?;
-            text.push_str(value);
+        let of_texts = values.get(..KEY_TEXTS.len()).unwrap_or_default();
+        if of_texts.iter().any(|values| matches!(values, Values::Number(_))) {
+            return Err(self.damaged("a column has another type"));
         }
+        let of_row = of_texts.iter().map(|values| match values {
+            Values::Text(values) => values.get(row).map(ByteArray::data).unwrap_or_default(),
+            Values::Number(_) => &[],
+        });
+        let len = texts.take(of_row).map_err(|reason| self.damaged(reason))?;
         let part = number(KEY_TEXTS.len() + 1)?;
         if !(0..MAX_PART).contains(&part) {
             return Err(self.damaged("a part is out of bounds"));
         }
-        let Some(found) = Key::from_texts(texts, part) else {
+        let Some(found) = texts.key(known, part) else {
             return Err(self.damaged("it has rows of an unknown kind"));
         };
         let mut sums = Sums::default();
         for (at, sum) in sums.0.iter_mut().enumerate() {
             *sum = number(KEY_TEXTS.len() + KEY_NUMBERS.len() + at)?;
         }
-        Ok((found, sums))
+        Ok((found, sums, len as u64))
     }
 }
 

@@ -3,6 +3,7 @@
 use super::*;
 use crate::evidence::{Class, RowKind, Scope};
 use proptest::prelude::*;
+use std::collections::HashSet;
 
 fn read_bytes(bytes: &[u8]) -> Result<Evidence, FileError> {
     let dir = tempfile::tempdir().unwrap();
@@ -113,7 +114,7 @@ fn columns(schema: TypePtr, properties: WriterProperties, rows: usize, text: imp
 #[test]
 fn texts_that_are_repeated_too_often_are_refused() {
     // 14 texts of 4 KiB in each row, which the dictionaries have once.
-    let text = |at| if at == 0 { "class".to_owned() } else { "x".repeat(MAX_TEXT) };
+    let text = |at| if at == 0 { "class".to_owned() } else { "x".repeat(texts::MAX_TEXT) };
     let read = |rows| read_bytes(&columns(schema().unwrap(), WriterProperties::new(), rows, text));
     assert_eq!(read(1000).unwrap().len(), 1);
     let error = read(1300).unwrap_err();
@@ -233,4 +234,63 @@ fn what_is_no_evidence_is_refused() {
     assert!(matches!(missing, FileError::Open { .. }));
     let directory = read(Path::new("/"), &mut evidence, &mut |key| key).unwrap_err();
     assert!(matches!(directory, FileError::NotRegular { .. }));
+}
+
+#[test]
+fn files_are_added_one_after_the_other() {
+    let names = |from: u8| (0..200).map(move |at| (from, format!("name {}", at / 2), 1000 + at)).collect::<Vec<_>>();
+    let rows = [names(3), names(4)].concat();
+    let dir = tempfile::tempdir().unwrap();
+    let paths: Vec<_> = (0..20).map(|at| dir.path().join(format!("{at}.parquet"))).collect();
+    for path in &paths {
+        std::fs::write(path, written(&made(&rows))).unwrap();
+    }
+    let open = || {
+        let files = std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|file| file.ok()?.path().read_link().ok());
+        let mut files: Vec<_> = files.filter(|path| path.starts_with(dir.path())).collect();
+        files.dedup();
+        files.len()
+    };
+    let (mut merged, mut after_one) = (Evidence::default(), None);
+    for path in &paths {
+        read(path, &mut merged, &mut |key| {
+            assert_eq!(open(), 1, "no other file is open");
+            key
+        })
+        .unwrap();
+        assert_eq!(open(), 0);
+        // Nothing is left of a file but its different rows.
+        assert_eq!(*after_one.get_or_insert(merged.bytes()), merged.bytes());
+        let classes: Vec<_> = merged.rows().flat_map(|(key, _)| [&key.a, &key.b]).collect();
+        let held: HashSet<_> = classes.iter().map(|class| Arc::as_ptr(class) as usize).collect();
+        let different: HashSet<_> = classes.into_iter().collect();
+        assert_eq!(held.len(), different.len(), "each class is held once");
+    }
+    let mut sum = Evidence::default();
+    for _ in &paths {
+        sum.merge(&made(&rows)).unwrap();
+    }
+    assert_eq!(merged, sum);
+}
+
+#[test]
+fn rows_are_added_in_any_order_of_a_file() {
+    // What others write has any order, and the same row more than once.
+    let rows: Vec<_> = (0..600).map(|at| (at as u8, format!("name {}", at * 7 % 50), 1 + at)).collect();
+    let key = |(kind, name, value): &(u8, String, i64)| {
+        let kind = RowKind::ALL[usize::from(*kind) % RowKind::ALL.len()];
+        let class = Class { comm: name.clone(), ..Class::default() };
+        (Key::of(kind, &Scope::default(), &class), Sums([*value; 17]))
+    };
+    let (mut all, mut each) = (Evidence::default(), Evidence::default());
+    for rows in rows.chunks(70) {
+        all.add_all(&mut rows.iter().map(key).collect()).unwrap();
+        rows.iter().map(key).for_each(|(key, sums)| each.add(key, &sums).unwrap());
+    }
+    assert_eq!(all, each);
+    let mut wrong = vec![key(&rows[0]), (key(&rows[6]).0, Sums([-1; 17])), key(&rows[12])];
+    assert_eq!(all.add_all(&mut wrong), Err(EvidenceError::Negative { column: "runs" }));
+    let (first, sums) = key(&rows[0]);
+    each.add(first, &sums).unwrap();
+    assert!(wrong.is_empty() && all == each);
 }
