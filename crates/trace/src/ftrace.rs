@@ -107,8 +107,7 @@ pub(super) struct Bundle<'a> {
 impl<'a> Bundle<'a> {
     pub(super) fn parse(bytes: &'a [u8]) -> Self {
         let mut bundle = Self { bytes, ..Self::default() };
-        let mut fields = Fields::new(bytes);
-        for (number, value) in fields.by_ref() {
+        let is_broken = Fields::new(bytes).each(|number, value| {
             match number {
                 1 => bundle.cpu = u32::try_from(value.uint()).unwrap_or(MAX_CPUS),
                 3 => bundle.lost = value.uint() != 0,
@@ -121,8 +120,8 @@ impl<'a> Bundle<'a> {
                 10 => bundle.previous_end = Some(value.uint()),
                 _ => {}
             }
-        }
-        bundle.is_broken = fields.is_broken();
+        });
+        bundle.is_broken = is_broken;
         bundle
     }
 
@@ -171,20 +170,17 @@ struct Outer<'a> {
 impl<'a> Outer<'a> {
     fn parse(event: &'a [u8]) -> Self {
         let mut outer = Self::default();
-        let mut fields = Fields::new(event);
-        for (number, value) in fields.by_ref() {
-            match (number, value) {
-                (1, _) => outer.time = value.uint(),
-                (2, _) => match thread(value.uint()) {
-                    Some(tid) => outer.tid = tid,
-                    None => outer.is_out_of_range = true,
-                },
-                (5, Value::Varint(flags)) => outer.flags = flags,
-                (_, Value::Bytes(payload)) => (outer.number, outer.payload) = (number, payload),
-                _ => {}
-            }
-        }
-        outer.is_broken = fields.is_broken();
+        let is_broken = Fields::new(event).each(|number, value| match (number, value) {
+            (1, _) => outer.time = value.uint(),
+            (2, _) => match thread(value.uint()) {
+                Some(tid) => outer.tid = tid,
+                None => outer.is_out_of_range = true,
+            },
+            (5, Value::Varint(flags)) => outer.flags = flags,
+            (_, Value::Bytes(payload)) => (outer.number, outer.payload) = (number, payload),
+            _ => {}
+        });
+        outer.is_broken = is_broken;
         outer
     }
 }
@@ -202,8 +198,7 @@ impl<'a> Inner<'a> {
     fn parse(payload: &'a [u8]) -> Self {
         let mut inner =
             Self { numbers: [0; 10], texts: [&[]; 10], is_broken: false, is_out_of_range: Cell::new(false) };
-        let mut fields = Fields::new(payload);
-        for (number, value) in fields.by_ref() {
+        let is_broken = Fields::new(payload).each(|number, value| {
             let at = number as usize;
             if let Value::Bytes(text) = value {
                 if let Some(place) = inner.texts.get_mut(at) {
@@ -212,8 +207,8 @@ impl<'a> Inner<'a> {
             } else if let Some(place) = inner.numbers.get_mut(at) {
                 *place = value.uint();
             }
-        }
-        inner.is_broken = fields.is_broken();
+        });
+        inner.is_broken = is_broken;
         inner
     }
 
@@ -311,8 +306,11 @@ pub(super) const OTHERS: u32 = u32::MAX;
 
 /// Counts one of a kind; one of [`OTHERS`] if it is new and `most` kinds are known.
 pub(super) fn count(counts: &mut FxHashMap<u32, u64>, kind: u32, most: usize) {
-    let is_known = counts.len() < most || counts.contains_key(&kind);
-    *counts.entry(if is_known { kind } else { OTHERS }).or_default() += 1;
+    if let Some(count) = counts.get_mut(&kind) {
+        *count += 1;
+        return;
+    }
+    *counts.entry(if counts.len() < most { kind } else { OTHERS }).or_default() += 1;
 }
 
 /// Counts of ftrace events.

@@ -32,7 +32,11 @@ pub(super) fn idle(tid: u32) -> u32 {
 }
 
 /// A thread id of the trace: 0 for one below 0, `None` for one that no kernel gives.
+#[inline]
 pub(super) fn thread(number: u64) -> Option<u32> {
+    if let Ok(tid) = i32::try_from(number) {
+        return Some(tid.cast_unsigned());
+    }
     match i64::try_from(number).ok().and_then(|tid| u32::try_from(tid).ok()) {
         // -1 as an unsigned number.
         Some(u32::MAX) => Some(0),

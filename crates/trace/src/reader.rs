@@ -1,6 +1,7 @@
 //! The second pass: chunks are decoded when their time comes, and their events merged.
 
 use std::cmp::Reverse;
+use std::collections::binary_heap::PeekMut;
 use std::collections::{BinaryHeap, VecDeque};
 use std::io::{Read, Seek, SeekFrom};
 
@@ -220,6 +221,8 @@ pub struct Trace<R> {
     cursors: Vec<Option<Cursor>>,
     free: Vec<usize>,
     heap: BinaryHeap<Reverse<(u64, u64, usize)>>,
+    /// Events before this time are decoded: that of the next stray and chunk.
+    due: u64,
     /// Bytes of all cursors.
     pending: usize,
     group: Vec<Raw>,
@@ -285,6 +288,7 @@ impl<R: Read + Seek> Trace<R> {
             cursors: Vec::new(),
             free: Vec::new(),
             heap: BinaryHeap::new(),
+            due: 0,
             pending: 0,
             group: Vec::new(),
             queue: VecDeque::new(),
@@ -322,11 +326,21 @@ impl<R: Read + Seek> Trace<R> {
     }
 
     /// The earliest time of the events that are left.
+    #[inline]
     fn first_time(&mut self) -> Result<Option<u64>, TraceError> {
+        match self.heap.peek() {
+            Some(Reverse((time, ..))) if *time < self.due => Ok(Some(*time)),
+            _ => self.decode_due(),
+        }
+    }
+
+    /// Decodes what may have the earliest time, and returns that.
+    fn decode_due(&mut self) -> Result<Option<u64>, TraceError> {
         loop {
             let first = self.heap.peek().map(|Reverse((time, ..))| *time);
             let is_due = |time: u64| first.is_none_or(|first| time <= first);
-            let stray = self.strays.get(self.next_stray).copied().filter(|stray| is_due(stray.time));
+            let next_stray = self.strays.get(self.next_stray).copied();
+            let stray = next_stray.filter(|stray| is_due(stray.time));
             let chunk = self.order.get(self.next_chunk).copied();
             let floor = chunk.and_then(|at| self.index.chunks.get(at as usize)).map(|chunk| chunk.floor);
             if let Some(stray) = stray {
@@ -336,6 +350,7 @@ impl<R: Read + Seek> Trace<R> {
                 self.next_chunk += 1;
                 self.decode_chunk(chunk as usize)?;
             } else {
+                self.due = next_stray.map_or(u64::MAX, |stray| stray.time).min(floor.unwrap_or(u64::MAX));
                 return Ok(first);
             }
         }
@@ -346,16 +361,22 @@ impl<R: Read + Seek> Trace<R> {
         if self.first_time()? != Some(time) {
             return Ok(None);
         }
-        let Some(Reverse((_, _, slot))) = self.heap.pop() else { return Ok(None) };
-        let Some(place) = self.cursors.get_mut(slot) else { return Ok(None) };
+        let Some(mut top) = self.heap.peek_mut() else { return Ok(None) };
+        let Reverse((_, _, slot)) = *top;
+        let Some(place @ Some(_)) = self.cursors.get_mut(slot) else {
+            PeekMut::pop(top);
+            return Ok(None);
+        };
         let Some(cursor) = place else { return Ok(None) };
         let taken = cursor.events.next();
         let before = cursor.bytes;
         let after = if let Some((time, offset)) = cursor.first() {
-            self.heap.push(Reverse((time, offset, slot)));
+            // Most often it stays the first one.
+            *top = Reverse((time, offset, slot));
             cursor.shrink();
             cursor.bytes
         } else {
+            PeekMut::pop(top);
             *place = None;
             self.free.push(slot);
             0

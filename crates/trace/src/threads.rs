@@ -104,7 +104,7 @@ impl TraceThreads {
     /// The process at this time of a thread; 0 of the idle task.
     #[must_use]
     pub fn pid_at(&self, tid: u32, time: u64) -> u32 {
-        let lives = self.lives.get(&tid);
+        let lives = if self.lives.is_empty() { None } else { self.lives.get(&tid) };
         lives.and_then(|lives| at(lives, time)).map_or_else(|| self.pid(tid), |life| life.thread.pid)
     }
 
