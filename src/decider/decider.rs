@@ -254,16 +254,17 @@ impl Decider {
             self.cell_of_cgroup.clear();
         }
         let Self { specs, tally, cell_of_cgroup, .. } = self;
-        let mut find = || {
+        let known = cell_of_cgroup.get(&cgroup);
+        // The next reading of cgroupfs makes up for a lost record.
+        let known = known.filter(|known| known.1.is_some() || cgroups.path(cgroup).is_none());
+        let (cell, has_path) = if let Some((cell, path)) = known {
+            (*cell, path.is_some())
+        } else {
             let path = cgroups.path(cgroup);
-            (tally.cell(specs.assign(path.map_or(&b"/"[..], |path| path))), path.cloned())
+            let cell = tally.cell(specs.assign(path.map_or(&b"/"[..], |path| path)));
+            cell_of_cgroup.insert(cgroup, (cell, path.cloned()));
+            (cell, path.is_some())
         };
-        let known = cell_of_cgroup.entry(cgroup).or_insert_with(&mut find);
-        if known.1.is_none() {
-            // The next reading of cgroupfs makes up for a lost record.
-            *known = find();
-        }
-        let (cell, has_path) = (known.0, known.1.is_some());
         self.no_cgroup_path += u64::from(!has_path);
         self.last_cgroup = has_path.then_some((cgroup, cell));
         cell
@@ -333,6 +334,9 @@ impl Facts {
     }
 }
 
+/// Samples whose memory is looked for in the sketch before the first of them is counted there.
+const TOGETHER: usize = 64;
+
 impl Sink for Decider {
     fn processes(&mut self, names: &[(u32, Comm)], _: &mut Cgroups) {
         let known: FxHashSet<u32> = self.facts.iter().map(|facts| facts.pid).collect();
@@ -374,21 +378,27 @@ impl Sink for Decider {
     }
 
     fn samples(&mut self, samples: &[Sample], cgroups: &mut Cgroups) {
-        let mut sharing = Vec::with_capacity(samples.len());
-        for sample in samples {
-            self.has_address |= sample.memory.is_some();
-            let Some(number) = self.count(sample, cgroups) else { continue };
-            if self.source == Source::Faults && matches!(sample.memory, Some(MemoryId::Private { .. })) {
-                // The threads of one process cannot be distinguished, and no other process touches its private memory.
-                self.sharing.count(number, sample);
-            } else {
-                self.sharing.expect(number, sample);
-                sharing.push((number, sample));
+        for samples in samples.chunks(TOGETHER) {
+            let Some(first) = samples.first() else { return };
+            let mut sharing = [(0, first); TOGETHER];
+            let mut count = 0;
+            for sample in samples {
+                self.has_address |= sample.memory.is_some();
+                let Some(number) = self.count(sample, cgroups) else { continue };
+                if self.source == Source::Faults && matches!(sample.memory, Some(MemoryId::Private { .. })) {
+                    // The threads of one process cannot be distinguished, and no other process touches its private memory.
+                    self.sharing.count(number, sample);
+                } else if let Some(place) = sharing.get_mut(count) {
+                    self.sharing.expect(number, sample);
+                    *place = (number, sample);
+                    count += 1;
+                }
             }
+            let sharing = sharing.get(..count).unwrap_or_default();
+            if let Some(slices) = &mut self.slices {
+                slices.add(sharing);
+            }
+            self.sharing.add_expected(sharing);
         }
-        if let Some(slices) = &mut self.slices {
-            slices.add(&sharing);
-        }
-        self.sharing.add_expected(&sharing);
     }
 }

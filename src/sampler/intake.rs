@@ -20,6 +20,23 @@ impl Intake {
         Self { sink: BatchSink::new(0, None, identity, address_from) }
     }
 
+    /// One that sends what it read, as the worker of a ring does.
+    #[cfg(test)]
+    pub(crate) fn of_ring(
+        identity: Identity,
+        address_from: AddressFrom,
+        out: crossbeam_channel::Sender<Batch>,
+        pool: super::pool::Pool,
+    ) -> Self {
+        Self { sink: BatchSink::new(0, Some((out, pool)), identity, address_from) }
+    }
+
+    /// Sends the batch.
+    #[cfg(test)]
+    pub(crate) fn send(&mut self) {
+        self.sink.send();
+    }
+
     /// Takes one record in the byte order of this machine.
     pub fn take(&mut self, record: &[u8], layout: &Layout) {
         self.sink.take(record, layout);

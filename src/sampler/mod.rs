@@ -25,6 +25,7 @@ mod opener;
 mod options;
 pub mod plan;
 pub mod pmu;
+pub mod pool;
 mod probe;
 pub mod ring;
 mod running;

@@ -17,6 +17,7 @@ use super::open::Event;
 use super::opened::Sampler;
 use super::options::TargetKind;
 use super::plan::Planned;
+use super::pool::Pool;
 use super::steer::{self, Watcher};
 use super::tee::Tee;
 use super::worker::{self, CpuRing, Scheduled, Worker};
@@ -34,6 +35,7 @@ const CPU_CLOCK: u64 = sys::PERF_COUNT_SW_CPU_CLOCK as u64;
 #[derive(Debug)]
 pub struct Running {
     batches: Receiver<Batch>,
+    pool: Pool,
     workers: Vec<JoinHandle<(Loss, Scheduled)>>,
     /// The priority of SCHED_FIFO that the workers give themselves.
     realtime: Option<u8>,
@@ -79,6 +81,7 @@ impl Sampler {
     pub fn start(self, tee: Option<&Arc<dyn Tee>>) -> Result<Running, SamplerError> {
         // More room than is used, see `BatchSink::send`.
         let (out, batches) = crossbeam_channel::bounded(worker::QUEUE + self.workers + 1);
+        let pool = Pool::default();
         // If a later step fails, dropping this ends the running workers.
         let stop = Stop(Arc::new(AtomicBool::new(false)));
         let mut shares: Vec<(Vec<CpuRing>, Vec<Arc<Event>>, Reader)> = (0..self.workers)
@@ -118,6 +121,7 @@ impl Sampler {
                 identity: self.identity,
                 address_from: self.address_from.clone(),
                 out: out.clone(),
+                pool: pool.clone(),
                 stop: Arc::clone(&stop.0),
                 tee: tee.cloned(),
             };
@@ -130,6 +134,7 @@ impl Sampler {
         let watcher = steer::start(&live).map_err(SamplerError::Thread)?;
         Ok(Running {
             batches,
+            pool,
             workers,
             realtime: self.realtime,
             stop,
@@ -147,6 +152,12 @@ impl Running {
     #[must_use]
     pub fn batches(&self) -> &Receiver<Batch> {
         &self.batches
+    }
+
+    /// Where the memory of samples goes when they were read.
+    #[must_use]
+    pub fn pool(&self) -> &Pool {
+        &self.pool
     }
 
     /// The map that selects the memory for the next samples; `None` if they contain none, or the kernel numbers the processes

@@ -80,9 +80,9 @@ impl<'a, S: Unnamed> Inlet<'a, S> {
         Self { order, next: None }
     }
 
-    /// Takes a batch.
-    pub(super) fn push(&mut self, batch: Batch<S>) {
-        self.order.push(batch);
+    /// Takes a batch; returns an empty list for the samples of another one.
+    pub(super) fn push(&mut self, batch: Batch<S>) -> Vec<S> {
+        self.order.push(batch)
     }
 
     /// Takes the content of a batch, which can be filled again.

@@ -24,6 +24,8 @@ mod profiler;
 mod running;
 mod stop;
 
+#[cfg(all(test, target_arch = "x86_64"))]
+mod allocs_tests;
 #[cfg(test)]
 mod pipeline_tests;
 

@@ -75,7 +75,7 @@ fn check(cache: &mut CodeCache, pid: u32) -> Option<Origin> {
     let window = cache.window(At { pid, space: pid, ip, time: 0 }, &mapping, 0).ok()?;
     let mut memory = vec![0; window.bytes.len()];
     File::open(format!("/proc/{pid}/mem")).unwrap().read_exact_at(&mut memory, window.start).unwrap();
-    assert_eq!(window.bytes, memory, "{window:?}");
+    assert_eq!(window.bytes[..], memory, "{window:?}");
     Some(window.origin)
 }
 

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::decode::{bit, MemOp, Opaque};
 use super::emulate::RCX;
+use super::lines::Lines;
 use super::regs::RegsError;
 use super::wanted::{Base, Read};
 use scxprof_base::sample::{Access, Method};
@@ -151,9 +152,26 @@ pub(super) struct Candidates {
     reasons: u16,
     /// Lines of requested memory that is not constant.
     pub(super) reads: Vec<Read>,
+    /// Memory of lines that nobody needs any more.
+    spare: Vec<Lines>,
 }
 
+/// Spare lines that are kept: as many as are in use at a time.
+const MAX_SPARE: usize = 4;
+
 impl Candidates {
+    /// The memory of lines, whatever is in them.
+    pub(super) fn spare_lines(&mut self) -> Lines {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    /// Takes back the memory of lines.
+    pub(super) fn give_back(&mut self, lines: Lines) {
+        if lines.has_memory() && self.spare.len() < MAX_SPARE {
+            self.spare.push(lines);
+        }
+    }
+
     /// Records a request for the bytes of `operand`, which are at `addr`.
     pub(super) fn read(&mut self, operand: &MemOp, addr: u64) {
         let size = u64::from(operand.size);

@@ -59,16 +59,17 @@ impl<'a> Forward<'a> {
     }
 
     /// Runs from `ip` on and records the accesses; returns how many instructions had run when the last new one was found.
-    pub(super) fn run(mut self, machine: Machine, ip: u64) -> usize {
-        self.run_on(machine, ip);
+    pub(super) fn run(mut self, mut machine: Machine, ip: u64) -> usize {
+        self.run_on(&mut machine, ip);
+        self.found.give_back(machine.stack.lines);
         self.last
     }
 
-    fn run_on(&mut self, mut machine: Machine, mut ip: u64) {
+    fn run_on(&mut self, machine: &mut Machine, mut ip: u64) {
         let mut steps = 0;
         let mut written = 0;
         let mut straight = true;
-        while let Some(line) = self.line(ip, &mut machine) {
+        while let Some(line) = self.line(ip, machine) {
             for insn in line.iter() {
                 if self.left == 0 || self.found.all.len() >= self.site.room {
                     return;
@@ -101,7 +102,7 @@ impl<'a> Forward<'a> {
                 }
                 steps += 1;
                 written |= insn.writes;
-                let Some(went) = self.step(&mut machine, insn, ip, addresses, 0) else { return };
+                let Some(went) = self.step(machine, insn, ip, addresses, 0) else { return };
                 straight &= went.straight;
                 ip = went.ip;
             }
@@ -177,16 +178,34 @@ impl<'a> Forward<'a> {
         if nested >= MAX_NESTED {
             return None;
         }
+        let lines = std::mem::take(&mut machine.stack.lines);
         let mut other = machine.clone();
-        let next = branch.code.next_ip().wrapping_add(bias);
-        let target = branch.code.near_branch_target().wrapping_add(bias);
-        let met = self.arm(machine, next, region.to, nested + 1)?;
-        if self.arm(&mut other, target, region.to, nested + 1)? != met {
+        other.stack.lines = lines.copied_to(self.found.spare_lines());
+        machine.stack.lines = lines;
+        let met = self.arms(machine, &mut other, branch, region.to, nested + 1);
+        self.found.give_back(other.stack.lines);
+        let level = if region.to == Point::Return { -1 } else { 0 };
+        Some(Went { ip: met?, level, straight: false })
+    }
+
+    /// Runs one way of a branch with `machine` and the other with `other` up to `to`; `machine` then knows what both know. Returns where
+    /// they ended.
+    fn arms(
+        &mut self,
+        machine: &mut Machine,
+        other: &mut Machine,
+        branch: &Insn,
+        to: Point,
+        nested: usize,
+    ) -> Option<u64> {
+        let next = branch.code.next_ip().wrapping_add(machine.bias);
+        let target = branch.code.near_branch_target().wrapping_add(machine.bias);
+        let met = self.arm(machine, next, to, nested)?;
+        if self.arm(other, target, to, nested)? != met {
             return None;
         }
-        machine.keep(&other);
-        let level = if region.to == Point::Return { -1 } else { 0 };
-        Some(Went { ip: met, level, straight: false })
+        machine.keep(other);
+        Some(met)
     }
 
     /// Runs one way of a branch up to `to`; returns where it ended.

@@ -90,18 +90,35 @@ struct KnownLine {
 pub(super) struct Lines(Vec<KnownLine>);
 
 impl Lines {
+    #[cfg(test)]
     pub(super) fn new(snapshot: Snapshot<'_>) -> Self {
-        let mut lines: Vec<KnownLine> = snapshot
-            .lines()
-            .map(|line| KnownLine { base: line.base, bytes: *line.bytes, known: line.known() })
-            .collect();
+        Self::default().of(snapshot)
+    }
+
+    /// The lines of a snapshot, in the memory of others.
+    pub(super) fn of(self, snapshot: Snapshot<'_>) -> Self {
+        let mut lines = self.0;
+        lines.clear();
+        let known = |line: Line<'_>| KnownLine { base: line.base, bytes: *line.bytes, known: line.known() };
+        lines.extend(snapshot.lines().map(known));
         lines.sort_unstable_by_key(|line| line.base);
         lines.dedup_by_key(|line| line.base);
         Self(lines)
     }
 
+    /// A copy in the memory of `other`.
+    pub(super) fn copied_to(&self, other: Self) -> Self {
+        let mut lines = other.0;
+        lines.clone_from(&self.0);
+        Self(lines)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    pub(super) fn has_memory(&self) -> bool {
+        self.0.capacity() > 0
     }
 
     fn at(&self, addr: u64) -> Option<usize> {

@@ -7,7 +7,7 @@ use super::decode::Insn;
 use super::decoded::{Decoded, Here};
 use super::emulate::Machine;
 use super::forward::Forward;
-use super::lines::{Lines, Snapshot};
+use super::lines::Snapshot;
 use super::memo::CacheCounts;
 use super::reach::Reach;
 use super::regs::UserRegs;
@@ -113,10 +113,11 @@ impl Recovery {
         let end = self.backward(now.clone(), at_ip, code, regs.rip, &mut here, &site);
         site.room = self.found.all.len() + MAX_CANDIDATES / 2;
         let mut machine = now;
-        if let Some(end) = end {
-            machine.stack = end.stack;
+        if let Some(mut end) = end {
+            std::mem::swap(&mut machine.stack, &mut end.stack);
+            self.replay.give_back(end);
         }
-        let lines = Lines::new(memory);
+        let lines = self.found.spare_lines().of(memory);
         let steps = self.reach.steps(regs.rip);
         let limits = (&site, steps);
         if lines.is_empty() {
@@ -137,6 +138,8 @@ impl Recovery {
             let forward = Forward::new(&mut self.decoded, &mut self.found, code, here, limits);
             last = last.max(forward.with_memory().run(machine, regs.rip));
             self.found.fill(site.room);
+        } else {
+            self.found.give_back(lines);
         }
         self.reach.found(regs.rip, steps, last);
         Ok(())
@@ -188,11 +191,16 @@ impl Recovery {
                     // A certain way to an impossible address: control did not come this way.
                     self.found.all.clear();
                     self.found.operands.clear();
+                    self.replay.give_back(end);
                     return None;
                 }
                 self.found.look_at(operand, addr, insn_ip, site);
             }
         }
-        (!at_ip.is_repeated()).then_some(end)
+        if at_ip.is_repeated() {
+            self.replay.give_back(end);
+            return None;
+        }
+        Some(end)
     }
 }

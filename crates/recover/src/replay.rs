@@ -19,6 +19,8 @@ pub(super) struct Replay {
     saved: Vec<(usize, Image)>,
     /// Addresses of each instruction's operands, the nearest to ip first, from the forward pass.
     addresses: [Addresses; MAX_STEPS],
+    /// The memory of a state that nobody needs any more.
+    spare: Option<Box<Machine>>,
 }
 
 /// The result of one pass.
@@ -43,7 +45,10 @@ impl Replay {
             match self.pass(now, insns, &hints, hopeful) {
                 Pass::Closed { end, blind: false } if hopeful => return Some(end),
                 Pass::Conflict { blind: false } if hopeful => return None,
-                Pass::Closed { .. } if hopeful => hints = self.addresses,
+                Pass::Closed { end, .. } if hopeful => {
+                    hints = self.addresses;
+                    self.give_back(end);
+                }
                 Pass::Conflict { .. } if hopeful => {}
                 Pass::Closed { end, .. } => {
                     let mut stands = true;
@@ -56,6 +61,7 @@ impl Replay {
                     if stands {
                         return Some(end);
                     }
+                    self.give_back(end);
                 }
                 Pass::Conflict { .. } => {
                     if hints.iter().flatten().all(Option::is_none) {
@@ -72,6 +78,11 @@ impl Replay {
         }
     }
 
+    /// Takes back what [`Replay::run`] returned.
+    pub(super) fn give_back(&mut self, end: Box<Machine>) {
+        self.spare = Some(end);
+    }
+
     /// Registers before the instruction at `step` from the backward pass alone.
     pub(super) fn before(&self, step: usize) -> Option<&[Val; 16]> {
         self.before.get(step).map(|(regs, _)| regs)
@@ -83,11 +94,35 @@ impl Replay {
     }
 
     fn pass(&mut self, now: &Machine, insns: &[Insn], hints: &[Addresses; MAX_STEPS], hopeful: bool) -> Pass {
+        let mut machine = match self.spare.take() {
+            Some(mut spare) => {
+                Machine::clone_from(&mut spare, now);
+                spare
+            }
+            None => Box::new(now.clone()),
+        };
+        machine.hopeful = hopeful;
+        match self.both_ways(&mut machine, now, insns, hints) {
+            (true, blind) => Pass::Closed { end: machine, blind },
+            (false, blind) => {
+                self.spare = Some(machine);
+                Pass::Conflict { blind }
+            }
+        }
+    }
+
+    /// Takes a copy of `now` back over the instructions and forward again. Returns whether all agrees, and whether the way back did
+    /// not know the address of a store.
+    fn both_ways(
+        &mut self,
+        machine: &mut Machine,
+        now: &Machine,
+        insns: &[Insn],
+        hints: &[Addresses; MAX_STEPS],
+    ) -> (bool, bool) {
         self.saved.clear();
         self.addresses = Default::default();
         let mut blind = false;
-        let mut machine = Box::new(now.clone());
-        machine.hopeful = hopeful;
         for (step, (insn, hint)) in insns.iter().zip(hints).enumerate() {
             if insn.wild || insn.operands().any(|(_, operand)| operand.is_store()) {
                 self.saved.push((step, machine.stack.clone()));
@@ -95,7 +130,7 @@ impl Replay {
             let undone = machine.unstep(insn, *hint);
             blind |= undone.blind;
             if undone.conflict {
-                return Pass::Conflict { blind };
+                return (false, blind);
             }
             if let Some(before) = self.before.get_mut(step) {
                 *before = (machine.regs, machine.flags);
@@ -120,10 +155,10 @@ impl Replay {
                 && machine.agree(after.0, after.1)
                 && self.saved.iter().filter(|(at, _)| *at == step).all(|(_, stack)| machine.stack.merge(stack));
             if !agree {
-                return Pass::Conflict { blind };
+                return (false, blind);
             }
         }
-        Pass::Closed { end: machine, blind }
+        (true, blind)
     }
 }
 

@@ -9,6 +9,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use mapped::{memory_path, read_memory, FileKey, MappedFile, Pages, Way, PAGE};
 use pages::{Around, MemoryPage, APART};
@@ -33,7 +34,7 @@ const FILE_LIFE: u64 = 1_000_000_000;
 pub struct Limits {
     /// Files that are open at a time.
     pub files: usize,
-    /// Bytes of cached file pages, and as many of memory pages.
+    /// Bytes of cached file pages, a quarter of them for windows, and as many of memory pages.
     pub bytes: usize,
     /// Bytes of a window on either side of the ip, or of its function if known.
     pub around: u64,
@@ -75,7 +76,7 @@ pub struct Window {
     /// Address of the first byte in the process.
     pub start: u64,
     /// The bytes, including the ip's.
-    pub bytes: Vec<u8>,
+    pub bytes: Arc<[u8]>,
     /// The identity of the code, whatever process and address maps it: the file, or the bytes themselves if they come from
     /// memory. Other code has another key (except with a probability of 2^-64).
     pub key: u64,
@@ -176,6 +177,28 @@ pub struct CodeCounts {
     pub errors: BTreeMap<i32, u64>,
 }
 
+/// What a window of a file depends on, beside the content of the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Place {
+    /// The number of the contents, see [`MappedFile`].
+    file: u64,
+    /// Where the ip is in the file.
+    offset: u64,
+    /// The bytes of the mapping before the ip, and from it on.
+    before: u64,
+    after: u64,
+}
+
+/// A window of a file at its place.
+#[derive(Debug)]
+struct FileWindow {
+    /// Bytes before the ip.
+    reach: u64,
+    bytes: Arc<[u8]>,
+    /// Bytes from the beginning of the function to the ip, and from it to the end.
+    function: Option<(u64, u64)>,
+}
+
 /// The code of all processes, cached within bounds.
 #[derive(Debug)]
 pub struct CodeCache {
@@ -186,6 +209,8 @@ pub struct CodeCache {
     /// Files that could not be opened for an address space, and when.
     missing: Cache<(u32, FileKey), u64>,
     pages: Pages,
+    /// What was made of them.
+    windows: Cache<Place, FileWindow>,
     memory: Cache<(u32, u64), MemoryPage>,
     /// Processes and pages that are to be read again until they are settled, and when that was last done.
     waiting: Vec<(u32, (u32, u64))>,
@@ -197,7 +222,8 @@ impl CodeCache {
     /// Reads the processes under `procfs` (`/proc`).
     #[must_use]
     pub fn new(procfs: &Path, limits: Limits) -> Self {
-        let pages = limits.bytes / PAGE as usize;
+        let windows = limits.bytes / 4;
+        let pages = (limits.bytes - windows) / PAGE as usize;
         Self {
             procfs: procfs.to_owned(),
             limits,
@@ -205,6 +231,7 @@ impl CodeCache {
             files: Cache::new(limits.files),
             missing: Cache::new(4096),
             pages: Pages { cache: Cache::new(pages), read: 0, error: None },
+            windows: Cache::new(windows),
             memory: Cache::new(limits.bytes / MemoryPage::SIZE),
             waiting: Vec::new(),
             looked: 0,
@@ -223,6 +250,8 @@ impl CodeCache {
     pub(crate) fn measure(&self, tables: &mut Tables) {
         let (of_files, of_memory) = (self.pages.cache.len(), self.memory.len());
         let bytes = self.pages.cache.bytes() + self.memory.bytes() + of_memory * MemoryPage::SIZE;
+        let of_windows = self.windows.weight();
+        tables.set("pieces of code", self.windows.len(), of_windows);
         tables.set("open code files", self.files.len(), self.files.bytes() + self.missing.bytes());
         tables.set("pages of code", of_files + of_memory, bytes + of_files * PAGE as usize);
     }
@@ -259,6 +288,20 @@ impl CodeCache {
         let key = self.open(at, mapping, now)?;
         let file = self.files.get(&key)?;
         let offset = file_offset(at.ip, mapping)?;
+        let place = Place { file: file.id, offset, before: at.ip - mapping.start, after: mapping.end - at.ip };
+        let window = |key, found: &FileWindow| Window {
+            start: at.ip - found.reach,
+            bytes: Arc::clone(&found.bytes),
+            key,
+            bias: at.ip.wrapping_sub(offset),
+            function: found.function.map(|(before, after)| at.ip - before..at.ip + after),
+            origin: Origin::File,
+            is_jit: false,
+        };
+        let key = self.seed.hash_one(file.id);
+        if let Some(found) = self.windows.get(&place) {
+            return Some(window(key, found));
+        }
         let mut reader = file.reader(&mut self.pages);
         let function = file.elf.as_ref().and_then(|elf| {
             let vaddr = elf.vaddr(offset)?;
@@ -276,20 +319,23 @@ impl CodeCache {
         let length = reach + (end - at.ip);
         let mut bytes = Vec::with_capacity(length as usize);
         reader.append(offset - reach, length as usize, &mut bytes);
-        let id = file.id;
-        if let Some(error) = self.pages.error.take() {
-            self.count(&error);
+        let error = self.pages.error.take();
+        if let Some(error) = &error {
+            self.count(error);
         }
         // The file may have shrunk below the ip since it was mapped.
-        (bytes.len() as u64 > reach).then(|| Window {
-            start: at.ip - reach,
-            bytes,
-            key: self.seed.hash_one(id),
-            bias: at.ip.wrapping_sub(offset),
-            function,
-            origin: Origin::File,
-            is_jit: false,
-        })
+        if bytes.len() as u64 <= reach {
+            return None;
+        }
+        let function = function.map(|function| (at.ip.saturating_sub(function.start), function.end - at.ip));
+        let found = FileWindow { reach, bytes: bytes.into(), function };
+        let made = window(key, &found);
+        // What could not be read may be read the next time.
+        if error.is_none() {
+            let weight = found.bytes.len() + size_of::<(Place, FileWindow)>();
+            self.windows.insert_weighted(place, found, weight);
+        }
+        Some(made)
     }
 
     /// Ensures that the file is open and unchanged; returns its identity.
@@ -366,6 +412,7 @@ impl CodeCache {
         let key = self.seed.hash_one(&bytes);
         let is_of_file = mapping.path.starts_with(b"/") && !mapping.path.starts_with(b"/memfd:") && !mapping.shared;
         let is_jit = !is_of_file && mapping.path != b"[vdso]";
+        let bytes = bytes.into();
         Ok(Window { start: begin, bytes, key, bias: begin, function: None, origin: Origin::Memory, is_jit })
     }
 

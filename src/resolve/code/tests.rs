@@ -80,7 +80,7 @@ fn a_file_serves_all_its_processes_at_any_address() {
     let mapping = host.mapping();
     let window = cache.window(at(42, 0x70_0ff0), &mapping, 0).unwrap();
     assert_eq!((window.start, window.origin), (0x70_0ff0 - 160, Origin::File));
-    assert_eq!(window.bytes, host.bytes[0x1ff0 - 160..0x1ff0 + 160]);
+    assert_eq!(window.bytes[..], host.bytes[0x1ff0 - 160..0x1ff0 + 160]);
     let moved = Mapping { start: 0x90_0000, end: 0x90_4000, ..mapping };
     assert_eq!(cache.window(at(43, 0x90_0ff0), &moved, 5).unwrap().key, window.key);
     assert_eq!(cache.window(at(43, 0x90_0ff1), &moved, 5).unwrap().bias, window.bias + 0x20_0000);
@@ -99,10 +99,10 @@ fn windows_end_with_their_mapping_and_their_file() {
     let first = cache.window(at(42, 0x70_0010), &mapping, 0).unwrap();
     assert_eq!((first.start, first.bytes.len()), (0x70_0000, 0x10 + 160));
     let last = cache.window(at(42, 0x70_3ff0), &mapping, 0).unwrap();
-    assert_eq!(last.bytes, host.bytes[0x4ff0 - 160..]);
+    assert_eq!(last.bytes[..], host.bytes[0x4ff0 - 160..]);
     assert!(matches!(cache.window(at(42, 0x70_4000), &mapping, 0), Err(CodeError::Outside { .. })));
     let longer = Mapping { end: 0x70_8000, ..mapping };
-    assert_eq!(cache.window(at(42, 0x70_3ff0), &longer, 0).unwrap().bytes, host.bytes[0x4ff0 - 160..]);
+    assert_eq!(cache.window(at(42, 0x70_3ff0), &longer, 0).unwrap().bytes[..], host.bytes[0x4ff0 - 160..]);
     assert!(cache.window(at(42, 0x70_5000), &longer, 0).is_err(), "no memory file, and beyond the end of the file");
 }
 
@@ -155,7 +155,7 @@ fn a_container_has_its_own_files_behind_the_same_path() {
     let inside = Mapping { dev: metadata.dev(), ino: metadata.ino(), ..mapping };
     let outer = cache.window(at(42, 0x70_0800), &mapping, 0).unwrap();
     let inner = cache.window(at(50, 0x70_0800), &inside, 0).unwrap();
-    assert_eq!(inner.bytes, [0x90; 320]);
+    assert_eq!(inner.bytes[..], [0x90; 320]);
     assert_ne!(inner.key, outer.key);
     assert_eq!(cache.window(at(42, 0x70_0800), &mapping, 0).unwrap(), outer);
 }
@@ -212,7 +212,7 @@ fn a_file_that_is_written_to_gets_another_key() {
     file.write_all_at(&vec![0xaa; 0x6000], 0).unwrap();
     assert_eq!(cache.window(at(42, 0x70_0800), &mapping, 1).unwrap(), before, "believed for a second");
     let after = cache.window(at(42, 0x70_0800), &mapping, SECOND).unwrap();
-    assert_eq!(after.bytes, [0xaa; 320]);
+    assert_eq!(after.bytes[..], [0xaa; 320]);
     assert_ne!(after.key, before.key);
     assert_eq!(cache.counts().changed, 1);
 }
@@ -276,7 +276,7 @@ fn what_changes_elsewhere_on_a_page_only_shortens_the_code() {
         host.poke(42, ip + 2 * PIECE, &[0xcc, round as u8]);
         let window = look(&mut cache, ip).unwrap();
         assert_eq!((window.start, window.bytes.len() as u64), (ip - 2 * PIECE, 4 * PIECE), "round {round}");
-        assert_eq!(window.bytes, bytes[0x800 - 0x100..0x800 + 0x100]);
+        assert_eq!(window.bytes[..], bytes[0x800 - 0x100..0x800 + 0x100]);
         assert!(look(&mut cache, ip + 2 * PIECE + 1).is_none(), "code that has changed");
         assert!(look(&mut cache, ip + 2 * PIECE - 8).is_none(), "an instruction may reach into code that has changed");
         assert!(look(&mut cache, ip + 2 * PIECE - 15).is_some());
@@ -314,7 +314,7 @@ fn files_and_pages_stay_within_their_bounds() {
             let metadata = std::fs::metadata(&path).unwrap();
             let mapping = Mapping { dev: metadata.dev(), ino: metadata.ino(), path: name.as_bytes(), ..host.mapping() };
             let window = cache.window(at(42, 0x70_0800), &mapping, round).unwrap();
-            assert_eq!(window.bytes, [index as u8; 320]);
+            assert_eq!(window.bytes[..], [index as u8; 320]);
             assert!(cache.files.len() <= 8 && cache.pages.cache.len() <= 16);
         }
     }
@@ -364,7 +364,7 @@ fn our_own_code_is_what_we_run() {
     let memory = unsafe {
         std::slice::from_raw_parts(here.byte_add(64).cast::<u8>().sub((ip - window.start) as usize), window.bytes.len())
     };
-    assert_eq!(window.bytes, memory);
+    assert_eq!(window.bytes[..], *memory);
     assert_eq!(window.function.as_ref().map(|function| function.start), Some(here.addr() as u64), "{window:?}");
     assert_eq!(
         window.start,

@@ -270,7 +270,7 @@ mod tests {
         let (mut modules, mut unwinder) = (Modules::new(), unwinder());
         // Each register is 0 but for ip, the ninth: without call frame information, this is the first function.
         let regs = (0..REGS_MASK.count_ones()).map(|at| if at == 8 { 0x1234 } else { 0 }).collect();
-        let context = UserContext { abi: 2, regs, stack: Box::new([0; 8]), ..UserContext::default() };
+        let context = UserContext { abi: 2, regs, stack: vec![0; 8], ..UserContext::default() };
         let code = modules.locate(&mut maps, 10, CpuMode::User, 0x1234).unwrap();
         let about = modules.wanted(code.module, |_| None).unwrap().about();
         let mut frames = Vec::new();

@@ -12,6 +12,7 @@ use super::clock::Offset;
 use super::loss::Loss;
 use super::open::Event;
 use super::plan::AddressFrom;
+use super::pool::Pool;
 use super::ring::Ring;
 use super::tee::Tee;
 use super::user::is_user_interrupt;
@@ -113,6 +114,7 @@ pub(super) struct Worker {
     pub(super) identity: Identity,
     pub(super) address_from: AddressFrom,
     pub(super) out: Sender<Batch>,
+    pub(super) pool: Pool,
     pub(super) stop: Arc<AtomicBool>,
     pub(super) tee: Option<Arc<dyn Tee>>,
 }
@@ -125,7 +127,12 @@ impl Worker {
             Some(Ok(())) => Scheduled::Realtime,
             Some(Err(error)) => Scheduled::Refused(error),
         };
-        let mut sink = BatchSink::new(self.index, Some(self.out.clone()), self.identity, self.address_from.clone());
+        let mut sink = BatchSink::new(
+            self.index,
+            Some((self.out.clone(), self.pool.clone())),
+            self.identity,
+            self.address_from.clone(),
+        );
         let (index, tee) = (self.index, self.tee.clone());
         // What is used afterwards is vectors and numbers, which are consistent at any time except for the last sample.
         if catch_unwind(AssertUnwindSafe(|| self.drain(&mut sink, &mut scheduled))).is_err() {
@@ -265,8 +272,8 @@ fn wait(wake: &mut Vec<Arc<Event>>, tick: &Timespec) {
 #[derive(Debug)]
 pub(super) struct BatchSink {
     pub(super) batch: Batch,
-    /// `None` if the caller reads the batch itself.
-    out: Option<Sender<Batch>>,
+    /// With the memory that comes back; `None` if the caller reads the batch itself.
+    out: Option<(Sender<Batch>, Pool)>,
     identity: Identity,
     address_from: AddressFrom,
     /// [`AddressFrom::recovers`], and the number of samples of a full batch.
@@ -289,7 +296,7 @@ pub(super) struct BatchSink {
 impl BatchSink {
     pub(super) fn new(
         worker: usize,
-        out: Option<Sender<Batch>>,
+        out: Option<(Sender<Batch>, Pool)>,
         identity: Identity,
         address_from: AddressFrom,
     ) -> Self {
@@ -315,11 +322,12 @@ impl BatchSink {
     /// Passes the batch on if there is room. If there is none for long, the samples are dropped and counted, so that the rings
     /// are still drained; the side-band stays for the next batch.
     pub(super) fn send(&mut self) {
-        let Some(out) = &self.out else { return };
+        let Some((out, pool)) = &self.out else { return };
         // The queue is never really full: to send into the place that the session is about to give up is to spin until it has, for
         // ever where we are real-time and it waits for our CPU.
         let is_full = out.len() >= QUEUE;
-        let next = Batch { worker: self.batch.worker, complete_until: self.batch.complete_until, ..Batch::default() };
+        let Batch { worker, complete_until, .. } = self.batch;
+        let next = Batch { worker, complete_until, samples: pool.list(), ..Batch::default() };
         let batch = std::mem::replace(&mut self.batch, next);
         let sent = if is_full { Err(TrySendError::Full(batch)) } else { out.try_send(batch) };
         if let Err(TrySendError::Full(mut batch)) = sent {
@@ -338,7 +346,7 @@ impl BatchSink {
     fn send_last(&mut self) {
         let batch = std::mem::take(&mut self.batch);
         // The session may have ended, which is no loss.
-        let _ = self.out.as_ref().map(|out| out.send(batch));
+        let _ = self.out.as_ref().map(|(out, _)| out.send(batch));
     }
 
     pub(super) fn take(&mut self, bytes: &[u8], layout: &Layout) {
@@ -528,13 +536,18 @@ impl BatchSink {
             ..RawSample::default()
         };
         // A recording has its accesses beside it.
-        if recovers && self.out.is_some() {
-            pending.context = Some(Box::new(context::of_access(record)));
+        let pool = self.out.as_ref().map(|(_, pool)| pool);
+        if let (true, Some(pool)) = (recovers, pool) {
+            let mut context = pool.context();
+            context::of_access(record, &mut context);
+            pending.context = Some(context);
         } else if self.address_from == AddressFrom::Callchain {
             if !record.stack_user.is_empty() {
                 self.size = (BATCH_STACKS / record.stack_user.len()).clamp(1, self.size);
             }
-            pending.context = Some(Box::new(context::of_stack(record)));
+            let mut context = pool.map(Pool::context).unwrap_or_default();
+            context::of_stack(record, &mut context);
+            pending.context = Some(context);
         }
         if self.out.is_some() && self.batch.samples.len() >= self.size {
             self.send();

@@ -15,7 +15,7 @@ const LAYOUT: Layout = Layout {
 
 fn sink(out: Sender<Batch>, child_pid_namespace: bool) -> BatchSink {
     let identity = Identity { own_pid: 1000, child_pid_namespace, without_profilers: false };
-    BatchSink::new(0, Some(out), identity, AddressFrom::Fault)
+    BatchSink::new(0, Some((out, Pool::default())), identity, AddressFrom::Fault)
 }
 
 fn sample(pid: u32, misc: u16) -> Vec<u8> {
@@ -160,6 +160,7 @@ fn a_worker_that_dies_says_so_and_holds_nothing_up() {
         identity: Identity { own_pid: 1000, child_pid_namespace: false, without_profilers: false },
         address_from: AddressFrom::Fault,
         out,
+        pool: Pool::default(),
         stop: Arc::default(),
         tee: Some(Arc::clone(&tee) as Arc<dyn Tee>),
     };

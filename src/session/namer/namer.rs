@@ -16,6 +16,7 @@ use crate::profile::{FilesOf, Recorder};
 use crate::resolve::{AddressSpaces, Cgroups, Maps, Modules, Stacks, Threads, Unwinder};
 use crate::sample::{Comm, SideBand, ThreadIndex, TimedSideBand};
 use crate::sampler::loss::Loss;
+use crate::sampler::pool::Pool;
 use crate::session::piece::Ready;
 use crate::sinks::Sink;
 use crate::timeline::Timeline;
@@ -59,6 +60,8 @@ pub(in crate::session) struct Namer {
     pub(super) timeline: Timeline,
     /// Accesses where samples give several; reused.
     pub(super) spare: Ready,
+    /// Where the memory of contexts goes when they were read.
+    pub(super) pool: Option<Pool>,
 }
 
 /// How a [`Namer`] is made.
@@ -83,6 +86,7 @@ impl Namer {
             failures: Vec::new(),
             timeline: Timeline::default(),
             spare: Ready::default(),
+            pool: None,
         }
     }
 
@@ -130,6 +134,12 @@ impl Namer {
     /// Leaves out every scxprof, for what was sampled of the whole host.
     pub(in crate::session) fn without_profilers(mut self) -> Self {
         self.leaves_out_profilers = true;
+        self
+    }
+
+    /// Gives the memory of contexts back when they were read.
+    pub(in crate::session) fn with_pool(mut self, pool: Pool) -> Self {
+        self.pool = Some(pool);
         self
     }
 

@@ -43,6 +43,8 @@ pub(in crate::session) struct Recoverer {
     stacks: FxHashMap<ThreadIndex, StackRange>,
     /// The accesses of one sample with their pages; reused to save allocations.
     looked_up: Vec<(Candidate, Option<Page>)>,
+    /// The pieces of code of one sample; reused likewise.
+    windows: Vec<Window>,
     wanted: Option<WantedMap>,
     /// The memory that samples at a code address of a process need.
     places: FxHashMap<(u32, u64), Wanted>,
@@ -61,6 +63,7 @@ impl Recoverer {
             pagemap: Pagemap::new(procfs, memory / 16 * 3 / 96, 256, FRAME_LIFE),
             stacks: FxHashMap::default(),
             looked_up: Vec::new(),
+            windows: Vec::new(),
             wanted,
             places: FxHashMap::default(),
             unresolved: Unresolved::default(),
@@ -120,6 +123,7 @@ impl Recoverer {
         }
         let stack = self.stacks.entry(sample.thread).or_default().update(regs.rsp());
         let space = maps.generation(sample.raw.pid);
+        self.windows.clear();
         let mut code = ProcessCode {
             code: &mut self.code,
             constants: &mut self.constants,
@@ -129,7 +133,7 @@ impl Recoverer {
             space,
             time: sample.raw.time,
             now: monotonic_ns(),
-            windows: Vec::new(),
+            windows: &mut self.windows,
         };
         let memory = Snapshot::new(&context.memory);
         let outcome = self.recovery.recover_with(&regs, &context.stack, memory, stack, &mut code);
@@ -221,7 +225,7 @@ struct ProcessCode<'a> {
     time: u64,
     now: u64,
     /// The last pieces, the newest at the end.
-    windows: Vec<Window>,
+    windows: &'a mut Vec<Window>,
 }
 
 impl CodeSource for ProcessCode<'_> {

@@ -44,6 +44,9 @@ impl Namer {
             let context = contexts.next_if(|(of, _)| *of == at).map(|(_, context)| context);
             let before = kept + spare.len();
             let is_kept = self.sample(sample, context.as_deref(), &mut spare);
+            if let (Some(context), Some(pool)) = (context, &self.pool) {
+                pool.put_context(context);
+            }
             cgroups.extend(self.cgroups_read.drain(..).map(|what| (before, what)));
             if is_kept {
                 if kept < at {

@@ -147,12 +147,10 @@ impl<S: Timed> Order<S> {
         }
     }
 
-    /// Takes a batch.
-    pub(super) fn push(&mut self, mut batch: Batch<S>) {
+    /// Takes a batch; returns an empty list for the samples of another one.
+    pub(super) fn push(&mut self, mut batch: Batch<S>) -> Vec<S> {
         self.take(&mut batch);
-        if batch.samples.capacity() > 0 && self.spare.len() < SPARE {
-            self.spare.push(batch.samples);
-        }
+        batch.samples
     }
 
     /// Takes the content of a batch, which can be filled again.

@@ -67,7 +67,9 @@ impl From<Batch> for batch::Batch {
         let mut chains = call_chains.into_iter().peekable();
         let pending = |(at, raw)| {
             let chain = chains.next_if(|(of, _)| *of == at);
-            let context = chain.map(|(_, callchain)| Box::new(UserContext { callchain, ..UserContext::default() }));
+            let context = chain.map(|(_, callchain)| {
+                Box::new(UserContext { callchain: callchain.into_vec(), ..UserContext::default() })
+            });
             PendingSample { raw, context }
         };
         let samples = samples.into_iter().enumerate().map(pending).collect();

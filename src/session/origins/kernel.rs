@@ -179,6 +179,7 @@ impl Capture {
             Some(recorder) => Namer::of_recorder(memory / 8, child, accesses, recorder),
             None => Namer::of_host(roots, memory / 8, child, accesses, cgroups_of_threads),
         };
+        namer = namer.with_pool(running.pool().clone());
         if !matches!(sampling.target, Target::Tasks { .. }) {
             namer = namer.without_profilers();
         }
@@ -253,7 +254,7 @@ impl Origin for Kernel {
 
     fn fill(&mut self, inlet: &mut Inlet<'_, PendingSample>) -> Filled {
         match self.running.batches().recv_timeout(TICK) {
-            Ok(batch) => inlet.push(batch),
+            Ok(batch) => self.running.pool().put_list(inlet.push(batch)),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Filled::End,
         }

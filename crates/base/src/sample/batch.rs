@@ -69,13 +69,13 @@ pub struct UserContext {
     /// `PERF_SAMPLE_REGS_ABI_*`.
     pub abi: u64,
     /// The registers of `attr.sample_regs_user`, lowest bit first.
-    pub regs: Box<[u64]>,
+    pub regs: Vec<u64>,
     /// The stack from rsp on.
-    pub stack: Box<[u8]>,
+    pub stack: Vec<u8>,
     /// The memory around the registers, in the format of operand.bpf.c; empty without.
-    pub memory: Box<[u8]>,
+    pub memory: Vec<u8>,
     /// The call chain, the innermost address first, with the kernel's marks (`PERF_CONTEXT_*`); empty without.
-    pub callchain: Box<[u64]>,
+    pub callchain: Vec<u64>,
 }
 
 /// A sample between the ring and its naming: thousands wait to be sorted by time.
