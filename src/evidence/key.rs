@@ -264,7 +264,9 @@ impl Key {
         let (kind, host) = (self.kind.name(), self.host.as_str());
         [kind, label, source, kernel, cpu, cpus, cell, cgroup, comm, hint, cell_b, cgroup_b, comm_b, hint_b, host]
     }
+
     /// From the values of [`KEY_TEXTS`] and the part; `None` if the kind is not known.
+    #[cfg(test)]
     #[must_use]
     pub fn from_texts(texts: [String; 15], part: i64) -> Option<Self> {
         let [kind, label, source, kernel, cpu, cpus, cell, cgroup, comm, hint, cell_b, cgroup_b, comm_b, hint_b, host] =

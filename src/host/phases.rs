@@ -11,7 +11,8 @@ pub struct Phase {
     pub name: &'static str,
     /// The time from its begin to its end. Phases that each have a thread overlap.
     pub wall: Duration,
-    /// CPU time of its thread.
+    /// CPU time of its thread. Of stages that take turns in one thread, the last two have the time on the clock, as far as the thread had
+    /// a CPU.
     pub cpu: Duration,
 }
 

@@ -204,10 +204,13 @@ impl Rest<'_> {
     fn phases(&self, began: Begun) -> Phases {
         let rest = self.named_for + self.took_for;
         let Phase { wall, cpu, .. } = began.end(READ);
+        // Another thread may have had the CPU for a part of it.
+        let part = if rest > cpu { cpu.as_secs_f64() / rest.as_secs_f64() } else { 1.0 };
+        let (named, took) = (self.named_for.mul_f64(part), self.took_for.mul_f64(part));
         let mut phases = Phases::default();
-        phases.push(Phase { name: READ, wall: wall.saturating_sub(rest), cpu: cpu.saturating_sub(rest) });
-        phases.push(Phase { name: NAME, wall: self.named_for, cpu: self.named_for });
-        phases.push(Phase { name: TAKE, wall: self.took_for, cpu: self.took_for });
+        phases.push(Phase { name: READ, wall: wall.saturating_sub(rest), cpu: cpu.saturating_sub(named + took) });
+        phases.push(Phase { name: NAME, wall: self.named_for, cpu: named });
+        phases.push(Phase { name: TAKE, wall: self.took_for, cpu: took });
         phases
     }
 }

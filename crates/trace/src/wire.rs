@@ -108,7 +108,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    #[cold]
+    #[inline(never)]
     fn field(&self) -> Option<(u32, Value<'a>, &'a [u8])> {
         let (tag, rest) = varint(self.rest)?;
         // Field numbers have 29 bits.

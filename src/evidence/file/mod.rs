@@ -24,6 +24,8 @@ use texts::Texts;
 
 mod texts;
 
+/// Bytes of the texts of rows that are read before these are added.
+const WAITING: u64 = 256 << 10;
 /// Rows that are read at a time. Each may hold a page of a text's length for each of its columns.
 const BATCH: usize = 512;
 /// Rows of a file.
@@ -182,6 +184,15 @@ enum Values {
     Number(Vec<i64>),
 }
 
+impl Values {
+    fn clear(&mut self) {
+        match self {
+            Self::Text(values) => values.clear(),
+            Self::Number(values) => values.clear(),
+        }
+    }
+}
+
 struct Reader<'a> {
     path: &'a Path,
     /// The file's bytes.
@@ -287,16 +298,24 @@ impl Reader<'_> {
                 for (column, values) in columns.iter_mut().zip(&mut values) {
                     self.column(column, wanted, &mut levels, values)?;
                 }
+                let refused = |source| FileError::Rows { path: self.path.to_owned(), source };
+                let mut waiting = 0;
                 let taken = (0..wanted).try_for_each(|row| -> Result<(), FileError> {
                     let (found, sums, len) = self.row(&values, row, &mut texts, evidence)?;
                     text = text.checked_sub(len).ok_or_else(|| self.damaged("it repeats texts too often"))?;
                     sum.add(&found, &sums);
                     rows.push((key(found), sums));
+                    waiting += len;
+                    if waiting > WAITING {
+                        waiting = 0;
+                        evidence.add_all(&mut rows).map_err(refused)?;
+                    }
                     Ok(())
                 });
-                let added = evidence.add_all(&mut rows);
-                added.map_err(|source| FileError::Rows { path: self.path.to_owned(), source })?;
+                evidence.add_all(&mut rows).map_err(refused)?;
                 taken?;
+                // Its texts hold the pages that they are in.
+                values.iter_mut().for_each(Values::clear);
                 left -= wanted as i64;
             }
         }

@@ -241,13 +241,15 @@ fn files_are_added_one_after_the_other() {
     let names = |from: u8| (0..200).map(move |at| (from, format!("name {}", at / 2), 1000 + at)).collect::<Vec<_>>();
     let rows = [names(3), names(4)].concat();
     let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().canonicalize().unwrap();
     let paths: Vec<_> = (0..20).map(|at| dir.path().join(format!("{at}.parquet"))).collect();
     for path in &paths {
         std::fs::write(path, written(&made(&rows))).unwrap();
     }
     let open = || {
         let files = std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|file| file.ok()?.path().read_link().ok());
-        let mut files: Vec<_> = files.filter(|path| path.starts_with(dir.path())).collect();
+        let mut files: Vec<_> = files.filter(|path| path.starts_with(&root)).collect();
+        files.sort();
         files.dedup();
         files.len()
     };

@@ -86,6 +86,7 @@ impl<W: Write> Writer<W> {
             text.into()
         };
         self.events = names.map(text).collect();
+        self.period = Cached::new();
         self
     }
 

@@ -171,7 +171,7 @@ pub struct CodeCounts {
     pub file_pages: u64,
     /// Memory pages read.
     pub memory_pages: u64,
-    /// Files, file pages and memory pages dropped at the bound.
+    /// Files, file pages, windows and memory pages dropped at the bound.
     pub evicted: u64,
     /// Failures by errno (0 if there was none): to open or read files, and to read memory.
     pub errors: BTreeMap<i32, u64>,
@@ -242,7 +242,8 @@ impl CodeCache {
     /// Counts so far.
     #[must_use]
     pub fn counts(&self) -> CodeCounts {
-        let evicted = self.files.evicted() + self.pages.cache.evicted() + self.memory.evicted();
+        let evicted = [self.files.evicted(), self.pages.cache.evicted(), self.windows.evicted(), self.memory.evicted()];
+        let evicted = evicted.iter().sum();
         CodeCounts { file_pages: self.pages.read, evicted, ..self.counts.clone() }
     }
 
@@ -250,8 +251,7 @@ impl CodeCache {
     pub(crate) fn measure(&self, tables: &mut Tables) {
         let (of_files, of_memory) = (self.pages.cache.len(), self.memory.len());
         let bytes = self.pages.cache.bytes() + self.memory.bytes() + of_memory * MemoryPage::SIZE;
-        let of_windows = self.windows.weight();
-        tables.set("pieces of code", self.windows.len(), of_windows);
+        tables.set("pieces of code", self.windows.len(), self.windows.weight());
         tables.set("open code files", self.files.len(), self.files.bytes() + self.missing.bytes());
         tables.set("pages of code", of_files + of_memory, bytes + of_files * PAGE as usize);
     }
@@ -332,7 +332,8 @@ impl CodeCache {
         let made = window(key, &found);
         // What could not be read may be read the next time.
         if error.is_none() {
-            let weight = found.bytes.len() + size_of::<(Place, FileWindow)>();
+            // With its entry in the table, a quarter of which is empty, and the counts beside the bytes.
+            let weight = found.bytes.len() + 2 * size_of::<(Place, FileWindow, usize)>();
             self.windows.insert_weighted(place, found, weight);
         }
         Some(made)

@@ -327,7 +327,7 @@ impl BatchSink {
         // ever where we are real-time and it waits for our CPU.
         let is_full = out.len() >= QUEUE;
         let Batch { worker, complete_until, .. } = self.batch;
-        let next = Batch { worker, complete_until, samples: pool.list(), ..Batch::default() };
+        let next = Batch { worker, complete_until, ..Batch::default() };
         let batch = std::mem::replace(&mut self.batch, next);
         let sent = if is_full { Err(TrySendError::Full(batch)) } else { out.try_send(batch) };
         if let Err(TrySendError::Full(mut batch)) = sent {
@@ -339,6 +339,8 @@ impl BatchSink {
                 self.loss.sched.dropped += drop_sched(&mut batch.sched);
             }
             self.batch = batch;
+        } else {
+            self.batch.samples = pool.list();
         }
     }
 

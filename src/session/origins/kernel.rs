@@ -305,6 +305,7 @@ impl Origin for Kernel {
         if let Some(reread) = &self.reread {
             reread.measure(tables);
         }
+        self.running.pool().measure(tables);
     }
 
     fn end(self, outcome: &mut Outcome, mut ending: Ending<PendingSample>) {

@@ -78,6 +78,15 @@ pub struct UserContext {
     pub callchain: Vec<u64>,
 }
 
+impl UserContext {
+    /// Bytes of memory that it takes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let words = self.regs.capacity() + self.callchain.capacity();
+        size_of::<Self>() + words * size_of::<u64>() + self.stack.capacity() + self.memory.capacity()
+    }
+}
+
 /// A sample between the ring and its naming: thousands wait to be sorted by time.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct PendingSample {
