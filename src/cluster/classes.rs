@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::communities::{self, BACK_AND_FORTH};
+use super::communities::{self, Ranks, BACK_AND_FORTH};
 use super::linkage::Affinity;
-use super::misses::{Misses, Part};
+use super::misses::{Misses, Part, Use};
 use super::rules::{Demand, Region, Rules, Sharer};
 use super::score::Avoidable;
 use super::sketch::Sharing;
@@ -75,9 +75,13 @@ impl Sharing {
             }
         }
         threads.sort_unstable_by_key(|&(cell, accesses, thread)| (cell, std::cmp::Reverse(accesses), thread));
-        for cell in threads.chunk_by(|a, b| a.0 == b.0) {
-            let ranked: Vec<u32> = cell.iter().take(MAX_THREADS).map(|it| it.2).collect();
-            self.add_cell(&ranked, &misses, classes, &mut found.pairs);
+        let cells_by_rank: Vec<Vec<u32>> = threads
+            .chunk_by(|a, b| a.0 == b.0)
+            .map(|cell| cell.iter().take(MAX_THREADS).map(|it| it.2).collect())
+            .collect();
+        let ranks = Ranks::new(&misses, cells_by_rank.iter().map(Vec::as_slice));
+        for (at, ranked) in cells_by_rank.iter().enumerate() {
+            self.add_cell(ranked, (&misses, ranks.uses(&misses, at)), classes, &mut found.pairs);
         }
         for ([a, b], avoidable) in Avoidable::new(self, None).pairs_of_threads(cells, classes) {
             let (a, b, is_together) = (a.1.min(b.1), a.1.max(b.1), a.0 == b.0);
@@ -91,8 +95,14 @@ impl Sharing {
     }
 
     /// Adds the pairs of the threads of a cell.
-    fn add_cell(&self, threads: &[u32], misses: &Misses, classes: &[u32], pairs: &mut BTreeMap<(u32, u32), PairUse>) {
-        let (regions, _) = communities::solve(misses, threads, |thread| self.owner(thread), &Rules::default());
+    fn add_cell(
+        &self,
+        threads: &[u32],
+        (misses, uses): (&Misses, Vec<Use>),
+        classes: &[u32],
+        pairs: &mut BTreeMap<(u32, u32), PairUse>,
+    ) {
+        let (regions, _) = communities::solve(misses, uses, threads, |thread| self.owner(thread), &Rules::default());
         let of =
             |sums: &[f64], thread: u32| sums.get(thread as usize).copied().unwrap_or_default().max(f64::MIN_POSITIVE);
         let demand = |thread: &u32| Demand {

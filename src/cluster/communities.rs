@@ -12,14 +12,15 @@ const LLC_LINES: f64 = 524_288.0;
 /// The largest number of transfers to a thread for one transfer to the threads that contend with it.
 pub(crate) const BACK_AND_FORTH: f64 = 3.0;
 
-/// The regions of one cell and its communities; `threads` are its threads by rank.
+/// The regions of one cell and its communities; `threads` are its threads by rank, and `uses` what these did, by rank.
 pub(crate) fn solve(
     misses: &Misses,
+    uses: Vec<Use>,
     threads: &[u32],
     owner: impl Fn(u32) -> u32,
     rules: &Rules,
 ) -> (Vec<Region>, Vec<RawCommunity>) {
-    let (regions, scopes, demand) = shared(misses, threads, owner, Some(rules));
+    let (regions, scopes, demand) = shared(misses, uses, threads, owner, Some(rules));
     let mut found = Vec::new();
     for component in &scopes.components {
         found.append(&mut in_component(component, &scopes, &regions, &demand, rules));
@@ -29,11 +30,63 @@ pub(crate) fn solve(
 
 /// The regions that these threads share, by rank; none is called a hub.
 pub(crate) fn shared_regions(misses: &Misses, threads: &[u32], owner: impl Fn(u32) -> u32) -> Vec<Region> {
-    shared(misses, threads, owner, None).0
+    let ranks = Ranks::new(misses, std::iter::once(threads));
+    shared(misses, ranks.uses(misses, 0), threads, owner, None).0
+}
+
+/// The uses of each of several cells, found in one pass: a host can have a thousand cells, and a search for each would read all uses
+/// as often.
+pub(crate) struct Ranks {
+    /// Of each thread its rank in its cell.
+    rank_of: Vec<u32>,
+    /// The uses by cell, each as its index, in their order.
+    uses: Vec<u32>,
+    /// Where those of each cell begin, and the end.
+    begins: Vec<usize>,
+}
+
+impl Ranks {
+    /// For the threads of these cells by rank; no thread is in two.
+    pub(crate) fn new<'a>(misses: &Misses, cells: impl Iterator<Item = &'a [u32]>) -> Self {
+        let mut rank_of = vec![u32::MAX; misses.demand.len()];
+        let mut cell_of = vec![usize::MAX; misses.demand.len()];
+        let mut count = 0;
+        for (cell, threads) in cells.enumerate() {
+            for (&thread, rank) in threads.iter().zip(0..) {
+                rank_of[thread as usize] = rank;
+                cell_of[thread as usize] = cell;
+            }
+            count = cell + 1;
+        }
+        let of = |it: &Use| Some(cell_of[it.thread as usize]).filter(|&cell| cell != usize::MAX);
+        let mut begins = vec![0; count + 1];
+        for cell in misses.uses.iter().filter_map(of) {
+            begins[cell + 1] += 1;
+        }
+        for cell in 0..count {
+            begins[cell + 1] += begins[cell];
+        }
+        let mut next = begins.clone();
+        let mut uses = vec![0; begins[count]];
+        for (it, at) in misses.uses.iter().zip(0..) {
+            if let Some(cell) = of(it) {
+                uses[next[cell]] = at;
+                next[cell] += 1;
+            }
+        }
+        Self { rank_of, uses, begins }
+    }
+
+    /// What the threads of a cell did, by their ranks.
+    pub(crate) fn uses(&self, misses: &Misses, cell: usize) -> Vec<Use> {
+        let of_cell = self.uses[self.begins[cell]..self.begins[cell + 1]].iter().map(|&at| &misses.uses[at as usize]);
+        of_cell.map(|it| Use { thread: self.rank_of[it.thread as usize], ..*it }).collect()
+    }
 }
 
 fn shared(
     misses: &Misses,
+    mut uses: Vec<Use>,
     threads: &[u32],
     owner: impl Fn(u32) -> u32,
     rules: Option<&Rules>,
@@ -47,16 +100,6 @@ fn shared(
         })
         .collect();
     let scopes = Scopes::new(misses, threads);
-    let mut rank_of = vec![u32::MAX; misses.demand.len()];
-    for (&thread, rank) in threads.iter().zip(0..) {
-        rank_of[thread as usize] = rank;
-    }
-    let mut uses: Vec<Use> = misses
-        .uses
-        .iter()
-        .map(|it| Use { thread: rank_of[it.thread as usize], ..*it })
-        .filter(|it| it.thread != u32::MAX)
-        .collect();
     uses.sort_unstable_by_key(|it| (it.object, it.line, it.thread));
     let owners: Vec<u32> = threads.iter().map(|&thread| owner(thread)).collect();
     let mut found_regions = Vec::new();

@@ -73,9 +73,11 @@ pub(crate) fn describe(sharing: &Sharing, misses: &Misses, clusters: &mut Cluste
         (pages, lines.into_iter().take(NAMED).filter_map(|line| named.line(line)).collect::<Vec<Hot>>())
     };
     let Clusters { communities, regions, .. } = clusters;
-    for (community, shared) in communities.iter_mut().zip(&mut shared) {
+    let of_communities = regions_of(communities, regions);
+    for ((community, shared), of_community) in communities.iter_mut().zip(&mut shared).zip(of_communities) {
         (community.pages, community.lines) = hot(shared);
-        (community.regions, community.transfers) = named.structures(regions, &community.threads);
+        let own = of_community.iter().filter_map(|&at| regions.get(at as usize));
+        (community.regions, community.transfers) = named.structures(own, &community.threads);
     }
     // What one community alone uses, or what two threads do, keeps nobody from being told apart.
     let is_of_several = |page: &&[Use]| {
@@ -101,6 +103,26 @@ pub(crate) fn describe(sharing: &Sharing, misses: &Misses, clusters: &mut Cluste
 }
 
 const LINES: u64 = PAGE_SIZE / LINE_SIZE;
+
+/// Of each community the regions that a thread of it uses, in their order: a search of each among all would be as many as the
+/// square of the host.
+fn regions_of(communities: &[Community], regions: &[Region]) -> Vec<Vec<u32>> {
+    let mut of_thread: FxHashMap<u32, Vec<u32>> = FxHashMap::default();
+    for (community, at) in communities.iter().zip(0..) {
+        for &thread in &community.threads {
+            of_thread.entry(thread).or_default().push(at);
+        }
+    }
+    let mut found: Vec<Vec<u32>> = vec![Vec::new(); communities.len()];
+    for (region, at) in regions.iter().zip(0..) {
+        for &community in region.sharers.iter().filter_map(|it| of_thread.get(&it.thread)).flatten() {
+            if let Some(own) = found.get_mut(community as usize).filter(|own| own.last() != Some(&at)) {
+                own.push(at);
+            }
+        }
+    }
+    found
+}
 
 /// The community of a thread, if it is in one.
 fn community_of(clusters: &Clusters, thread: u32) -> Option<u32> {
@@ -229,8 +251,8 @@ impl Named<'_> {
         })
     }
 
-    /// The regions that these threads share, the largest first, and the part of all their misses that are transfers.
-    fn structures(&self, regions: &[Region], threads: &[u32]) -> (Vec<Structure>, f64) {
+    /// Those of these regions that the threads share, the largest first, and the part of all their misses that are transfers.
+    fn structures<'r>(&self, regions: impl Iterator<Item = &'r Region>, threads: &[u32]) -> (Vec<Structure>, f64) {
         let mut structures: Vec<(f64, Structure)> = Vec::new();
         let (mut misses, mut transfers) = (0.0, 0.0);
         for region in regions {

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use rustc_hash::FxHashMap;
 
 use super::clusters::{ClusterOptions, Clusters, Detail, Reason, Verdict};
-use super::communities;
+use super::communities::{self, Ranks};
 use super::keys::mix;
 use super::misses::{Misses, Part};
 use super::over_time::over_time;
@@ -39,11 +39,10 @@ impl Sharing {
                 &self.compared_labels(&cells, &halves[0]),
                 &self.compared_labels(&cells, &halves[1]),
             ));
+            let of_threads = halves.each_ref().map(|half| of_threads(half));
             for (_, found) in &mut found {
-                let near = |half: &[(u32, RawCommunity)]| {
-                    half.iter().map(|(_, other)| overlap(&found.members, &other.members)).fold(0.0, f64::max)
-                };
-                found.stability = Some(f64::midpoint(near(&halves[0]), near(&halves[1])));
+                let near = |half: usize| nearest(&found.members, &halves[half], &of_threads[half]);
+                found.stability = Some(f64::midpoint(near(0), near(1)));
             }
         }
         if options.detail >= Detail::OverTime {
@@ -128,10 +127,11 @@ impl Sharing {
     /// The regions and communities of all cells, by the numbers of the threads; each community with its cell.
     fn find(&self, cells: &[Cell], misses: &Misses) -> (Vec<Region>, Vec<(u32, RawCommunity)>) {
         let (mut regions, mut found) = (Vec::new(), Vec::new());
-        for cell in cells {
+        let ranks = Ranks::new(misses, cells.iter().map(|cell| &cell.threads[..]));
+        for (at, cell) in cells.iter().enumerate() {
             let number = |rank: &mut u32| *rank = cell.threads[*rank as usize];
-            let (of_cell, mut communities) =
-                communities::solve(misses, &cell.threads, |thread| self.owner(thread), &Rules::default());
+            let (uses, owner) = (ranks.uses(misses, at), |thread| self.owner(thread));
+            let (of_cell, mut communities) = communities::solve(misses, uses, &cell.threads, owner, &Rules::default());
             regions.extend(of_cell.into_iter().map(|mut region| {
                 region.sharers.iter_mut().for_each(|it| number(&mut it.thread));
                 region
@@ -172,6 +172,29 @@ impl Sharing {
     }
 }
 
+/// Each thread of the communities with the index of its community, sorted.
+fn of_threads(found: &[(u32, RawCommunity)]) -> Vec<(u32, u32)> {
+    let mut of_threads: Vec<(u32, u32)> = Vec::new();
+    for ((_, community), at) in found.iter().zip(0..) {
+        of_threads.extend(community.members.iter().map(|&thread| (thread, at)));
+    }
+    of_threads.sort_unstable();
+    of_threads
+}
+
+/// The overlap with the nearest of these communities. Only those with one of its members are looked at: a large host has
+/// thousands, and as many of each half.
+fn nearest(members: &[u32], found: &[(u32, RawCommunity)], of_threads: &[(u32, u32)]) -> f64 {
+    let mut others: Vec<u32> = Vec::new();
+    for &thread in members {
+        let from = of_threads.partition_point(|it| it.0 < thread);
+        others.extend(of_threads[from..].iter().take_while(|it| it.0 == thread).map(|it| it.1));
+    }
+    others.sort_unstable();
+    others.dedup();
+    others.into_iter().map(|at| overlap(members, &found[at as usize].1.members)).fold(0.0, f64::max)
+}
+
 /// The Jaccard index of two sorted lists.
 fn overlap(a: &[u32], b: &[u32]) -> f64 {
     let common = a.iter().filter(|thread| b.binary_search(thread).is_ok()).count();
@@ -208,6 +231,34 @@ mod tests {
     /// The pages without what a bounded vote keeps, which depends on the order of the samples.
     fn without_bytes(pages: &[Hot]) -> Vec<Hot> {
         pages.iter().map(|page| Hot { hottest: None, ..page.clone() }).collect()
+    }
+
+    #[test]
+    fn the_nearest_community_is_that_of_a_search_among_all() {
+        let raw = |members: Vec<u32>| RawCommunity {
+            members,
+            common: 0.0,
+            deviations: 0.0,
+            is_all: false,
+            is_contended: false,
+            stability: None,
+            over_time: None,
+        };
+        let mut rng = Rng::new(3);
+        let mut random = |most: u64| -> Vec<u32> {
+            let mut members: Vec<u32> = (0..=rng.below(most)).map(|_| rng.below(60) as u32).collect();
+            members.sort_unstable();
+            members.dedup();
+            members
+        };
+        let found: Vec<(u32, RawCommunity)> = (0..40).map(|_| (0, raw(random(8)))).collect();
+        let of_threads = of_threads(&found);
+        for _ in 0..200 {
+            let members = random(12);
+            let all = found.iter().map(|(_, other)| overlap(&members, &other.members)).fold(0.0, f64::max);
+            assert_eq!(nearest(&members, &found, &of_threads).to_bits(), all.to_bits(), "{members:?}");
+        }
+        assert_eq!(nearest(&[70], &found, &of_threads).to_bits(), 0.0f64.to_bits());
     }
 
     #[test]
