@@ -48,7 +48,7 @@ pub(crate) fn better(
         let Some(by_sharing) = locality(at, &ours) else { continue };
         let Some((found, by_name)) = judge.by_name(at, by_sharing)? else { continue };
         let is_whole = !found.specs.is_empty();
-        let groups = if is_whole { Vec::new() } else { found.communities.iter().map(|it| judge.names(*it)).collect() };
+        let groups = if is_whole { Vec::new() } else { judge.names(&found.communities) };
         notes.push(Note::ByName { cell: spec.name.clone(), groups, by_sharing, by_name });
         named.communities.extend(found.communities);
         named.specs.extend(found.specs);
@@ -174,11 +174,18 @@ impl Judge<'_> {
         mixed.filter(|community| named.communities.contains(community)).collect()
     }
 
-    /// The names of a community's threads, for people.
-    fn names(&self, community: CommunityIndex) -> String {
-        let is_of = |member: &&Member| member.verdict == Verdict::Community(community);
-        let names: BTreeSet<Comm> = self.members.threads.iter().filter(is_of).filter_map(|it| it.comm).collect();
-        spelled(names.iter())
+    /// The names of each community's threads, for people.
+    fn names(&self, communities: &BTreeSet<CommunityIndex>) -> Vec<String> {
+        let mut names: BTreeMap<CommunityIndex, BTreeSet<Comm>> =
+            communities.iter().map(|it| (*it, BTreeSet::new())).collect();
+        for member in &self.members.threads {
+            if let (Verdict::Community(community), Some(comm)) = (member.verdict, member.comm) {
+                if let Some(names) = names.get_mut(&community) {
+                    names.insert(comm);
+                }
+            }
+        }
+        names.values().map(|names| spelled(names.iter())).collect()
     }
 }
 

@@ -66,7 +66,16 @@ impl Consumer {
     /// The same of a thread with this hint. As scx_characterize writes it, a thread without one has the hint 0.
     #[must_use]
     pub fn assign_hinted(&self, cgroup: &[u8], comm: &[u8], hint: Option<u64>) -> Assigned {
-        let cell = self.cell_of(cgroup).map(|(cell, _)| cell);
+        self.assign_in(self.cell_for(cgroup), comm, hint)
+    }
+
+    /// The cell of a cgroup, by its path as in [`Consumer::assign`].
+    pub(crate) fn cell_for(&self, cgroup: &[u8]) -> Option<usize> {
+        self.cell_of(cgroup).map(|(cell, _)| cell)
+    }
+
+    /// The same as [`Consumer::assign_hinted`] of a thread whose cell is known.
+    pub(crate) fn assign_in(&self, cell: Option<usize>, comm: &[u8], hint: Option<u64>) -> Assigned {
         let subcells = cell.and_then(|cell| self.cells.get(cell)).map(|(_, subcells)| subcells.as_slice());
         Assigned { cell, subcell: subcells.and_then(|subcells| subcell_of_hinted(subcells, comm, hint)) }
     }

@@ -19,6 +19,9 @@ pub(super) struct Specs {
     pub notes: Vec<Note>,
 }
 
+/// A name, its cell, and its samples there.
+type Named = (Comm, CellIndex, f64);
+
 /// The sharing in one cgroup, by name.
 struct Sharing {
     cell: CellIndex,
@@ -52,12 +55,22 @@ pub(super) fn specs(
         .collect();
     cells.sort_by(|a, b| b.1.total_cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     let cells: Vec<CellIndex> = cells.into_iter().map(|it| it.0).collect();
+    let mut of_cells: BTreeMap<CellIndex, Vec<Named>> = BTreeMap::new();
+    for &named in &names {
+        of_cells.entry(named.1).or_default().push(named);
+    }
+    let of_cell = |cell: &CellIndex| of_cells.get(cell).map(Vec::as_slice).unwrap_or_default();
     let expressed = |name: &str, cells: &[CellIndex]| {
-        let names: Vec<_> = names.iter().filter(|(_, cell, _)| cells.contains(cell)).copied().collect();
+        let names: Vec<Named> = if let [cell] = cells {
+            of_cell(cell).to_vec()
+        } else {
+            let cells: BTreeSet<CellIndex> = cells.iter().copied().collect();
+            names.iter().filter(|(_, cell, _)| cells.contains(cell)).copied().collect()
+        };
         express(&Ask { spec: name, cells, names: &names, tally, by_cell, min_share, room: room.subcells })
     };
 
-    let sharing: Vec<Sharing> = cells.iter().map(|&cell| Sharing::new(cell, tally, by_cell, &names)).collect();
+    let sharing: Vec<Sharing> = cells.iter().map(|&cell| Sharing::new(cell, tally, by_cell, of_cell(&cell))).collect();
     let (mut agreed, mut own) = agree(&sharing);
     let mut general = expressed(&spec.name, &agreed);
     // A cgroup gets its own subcells if the general ones keep fewer of its communities together.
@@ -114,9 +127,8 @@ impl Specs {
 }
 
 impl Sharing {
-    fn new(cell: CellIndex, tally: &Tally, by_cell: &ByCell<'_>, names: &[(Comm, CellIndex, f64)]) -> Self {
-        let names: Vec<_> = names.iter().filter(|it| it.1 == cell).copied().collect();
-        let NameOwnership { sharers, classes, .. } = by_cell.resolve_names("", &[cell], tally, &names);
+    fn new(cell: CellIndex, tally: &Tally, by_cell: &ByCell<'_>, names: &[Named]) -> Self {
+        let NameOwnership { sharers, classes, .. } = by_cell.resolve_names("", &[cell], tally, names);
         let communities: Vec<BTreeSet<Comm>> = sharers.iter().map(|it| it.names.keys().copied().collect()).collect();
         Self { cell, communities, alone: classes.iter().map(|it| it.0).collect() }
     }

@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use rustc_hash::FxHashMap;
+
 use super::cell::Subcell;
 use super::consumer::{Assigned, Consumer};
 use super::decide::Decision;
 use super::members::{Member, Members, Verdict};
 use super::mitosis::MitosisError;
 use super::note::Note;
-use super::tally::Tally;
+use super::tally::{CellIndex, Tally};
 use crate::sample::ThreadIndex;
 
 /// The cell and subcell of each thread.
@@ -24,10 +26,13 @@ pub(crate) struct Places {
 impl Places {
     pub(crate) fn new(decision: &Decision, tally: &Tally, members: &Members) -> Result<Self, MitosisError> {
         let consumer = Consumer::of(&decision.cells, decision.scheduler)?;
+        // Many threads are of one cgroup, and to find its cell takes a search with each expression.
+        let mut cell_of: FxHashMap<CellIndex, Option<usize>> = FxHashMap::default();
         let place = |member: &Member| {
             let cgroup = tally.get(member.cell)?.cgroup.as_deref()?;
+            let cell = *cell_of.entry(member.cell).or_insert_with(|| consumer.cell_for(cgroup));
             let comm = member.comm.unwrap_or_default();
-            Some((member.thread, member.cell, consumer.assign(cgroup, comm.as_bytes())))
+            Some((member.thread, member.cell, consumer.assign_in(cell, comm.as_bytes(), None)))
         };
         let of: Vec<_> = members.threads.iter().map(place).collect();
         let subcell = |place: &Assigned| {
