@@ -72,6 +72,12 @@ impl OfThreads {
         })
     }
 
+    /// The samples of these threads together.
+    pub(super) fn sum_of(&self, threads: &[u32]) -> Steps<f64> {
+        let of = |counts: &Counts, thread: u32| counts.0.get(thread as usize).copied().unwrap_or_default();
+        self.steps.map(|counts| threads.iter().fold(0.0, |sum, &thread| sum + f64::from(of(counts, thread))))
+    }
+
     pub(super) fn measure(&self, tables: &mut Tables) {
         tables.set("samples of threads over time", self.count, self.count * size_of::<f32>());
     }
@@ -108,6 +114,9 @@ mod tests {
         let steps = of_threads.by_label(&labels, 2);
         let sum = |label: usize| steps.values().iter().map(|it| it.0[label]).sum::<f64>();
         assert_eq!((sum(0), sum(1)), (1_499.0 * 50.0, 1_500.0 * 50.0));
+        let odd: Vec<u32> = (0..3_000).filter(|thread| thread % 2 == 1).collect();
+        let of_odd: Vec<f64> = steps.values().iter().map(|it| it.0[1]).collect();
+        assert_eq!(of_threads.sum_of(&odd).values(), of_odd);
     }
 
     #[test]

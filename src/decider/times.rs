@@ -51,15 +51,9 @@ impl Decider {
 
     /// The part of the run in which a community's threads had samples, of 1.
     fn ran(&self, community: &Community) -> f64 {
-        let mut labels = vec![None; self.facts.len()];
-        for &thread in &community.threads {
-            if let Some(label) = labels.get_mut(thread as usize) {
-                *label = Some(0);
-            }
-        }
-        let samples = self.over_time.by_label(&labels, 1);
+        let samples = self.over_time.sum_of(&community.threads);
         let (first, end) = samples.range();
-        let of_step = |step| samples.get(step).and_then(|it| it.0.first()).copied().unwrap_or_default();
+        let of_step = |step| samples.get(step).copied().unwrap_or_default();
         let most = (first..end).map(of_step).fold(0.0, f64::max);
         let busy = (first..end).filter(|&step| of_step(step) >= IDLE * most).count();
         busy as f64 / (end - first).max(1) as f64
