@@ -7,6 +7,8 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
+use rustc_hash::FxHashSet;
+
 use crate::host::{tasks, Error, Roots};
 use crate::resolve::identity::{self, is_sysv};
 use crate::resolve::maps::check::read_lines;
@@ -65,8 +67,9 @@ impl Snapshot<'_> {
         tids: Option<&[u32]>,
         now: &dyn Fn() -> u64,
     ) -> Result<(), Error> {
+        let tids: Option<FxHashSet<u32>> = tids.map(|tids| tids.iter().copied().collect());
         for pid in tasks::processes(roots)? {
-            if !self.process(roots, pid, tids, now) {
+            if !self.process(roots, pid, tids.as_ref(), now) {
                 break;
             }
         }
@@ -74,7 +77,13 @@ impl Snapshot<'_> {
     }
 
     /// As [`Snapshot::processes`], for one process; false if no more records are wanted.
-    pub(crate) fn process(&mut self, roots: &Roots, pid: u32, tids: Option<&[u32]>, now: &dyn Fn() -> u64) -> bool {
+    pub(crate) fn process(
+        &mut self,
+        roots: &Roots,
+        pid: u32,
+        tids: Option<&FxHashSet<u32>>,
+        now: &dyn Fn() -> u64,
+    ) -> bool {
         let time = now();
         let mut process = tasks::of_process(roots, pid);
         if tids.is_some_and(|tids| !process.iter().any(|task| tids.contains(&task.tid))) {
