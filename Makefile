@@ -19,7 +19,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 export PATH := $(PATH):$(HOME)/.cargo/bin
 export FUZZ_SECONDS KERNELS
 
-.PHONY: build run test screenshots soak test-long test-dist test-stacks-long truth test-vm test-schedulers check-upstream lint fmt bench bench-against versus-perf fuzz miri doc install dist deps clean help
+.PHONY: build run test screenshots soak test-long test-dist test-stacks-long truth test-vm test-schedulers check-upstream lint fmt bench bench-against bench-big-host versus-perf fuzz miri doc install dist deps clean help
 .DEFAULT_GOAL := build
 
 build: deps ## Build the release binary (the default)
@@ -78,6 +78,10 @@ bench: deps ## Run the benchmarks (benches/README.md)
 
 bench-against: deps ## Tell what got slower since a commit (REV=HEAD~1; as root captures too)
 	@CARGO="$(CARGO)" benches/against.sh $(REV) $(ARGS)
+
+bench-big-host: deps ## Print what a host costs by its size, to 512 CPUs and 100,000 threads, by simulation (ARGS="8 32")
+	$(CARGO) build --locked --release --features demo --example big_host
+	@$(TARGET)/release/examples/big_host $(ARGS)
 
 versus-perf: deps ## Compare scxprof with perf on the same work (ARGS="files --rounds 3"; benches/README.md)
 	$(CARGO) build --locked --release --features demo --bins --example versus-perf --example make_profile

@@ -59,7 +59,7 @@ pub mod resolve {
     pub use crate::resolve::mapping::Mapping;
     pub use crate::resolve::maps::Maps;
     pub use crate::resolve::*;
-    modules!(resolve: code mapping);
+    modules!(resolve: code mapping threads);
 }
 
 pub mod sampler {

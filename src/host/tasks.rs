@@ -104,6 +104,36 @@ mod tests {
         assert_eq!(of(&[6]), [6], "that it is there is found by its threads");
     }
 
+    /// Calls of read(2) by this thread so far; `None` if the kernel does not count them.
+    fn reads() -> Option<u64> {
+        let text = fs::read_to_string("/proc/thread-self/io").ok()?;
+        text.lines().find_map(|line| line.strip_prefix("syscr: "))?.parse().ok()
+    }
+
+    /// The calls that it takes to find so many threads, in processes of ten.
+    fn reads_for(threads: u32) -> Option<u64> {
+        let dir = tempfile::tempdir().unwrap();
+        for tid in 0..threads {
+            let task = dir.path().join(format!("{}/task/{}", 10 + tid / 10 * 10, 10 + tid));
+            fs::create_dir_all(&task).unwrap();
+            fs::write(task.join("comm"), format!("worker-{}\n", tid % 10)).unwrap();
+        }
+        let roots = Roots { proc: dir.path().to_owned(), ..Roots::default() };
+        // To count the calls takes some too.
+        let (first, before) = (reads()?, reads()?);
+        assert_eq!(snapshot(&roots).unwrap().len(), threads as usize);
+        Some(reads()? - before - (before - first))
+    }
+
+    #[test]
+    fn a_thread_takes_as_many_reads_on_a_large_host_as_on_a_small_one() {
+        for threads in [1_550, 6_250] {
+            // The name and the end of the file.
+            let expected = 2 * u64::from(threads);
+            assert!(reads_for(threads).is_none_or(|reads| reads == expected), "{threads}: {:?}", reads_for(threads));
+        }
+    }
+
     #[test]
     fn a_thread_began_before_now() {
         let pid = std::process::id();

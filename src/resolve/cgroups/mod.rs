@@ -129,7 +129,8 @@ impl Cgroups {
     ///
     /// # Errors
     /// The mount itself cannot be read.
-    pub(crate) fn walk(&mut self) -> Result<(), Error> {
+    #[doc(hidden)]
+    pub fn walk(&mut self) -> Result<(), Error> {
         self.missing.clear();
         let top = self.mount.point.clone();
         let failed = |source| Error::Read { path: top.clone(), source };
