@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::clusters::{Clusters, Community, Edge, Hot, LineUse, Structure, Verdict};
 use super::lines;
@@ -86,7 +86,10 @@ pub(crate) fn describe(sharing: &Sharing, misses: &Misses, clusters: &mut Cluste
         threads.len() > 2 && (communities.len() > 1 || communities.contains(&None))
     };
     let mut hubs: Vec<(u64, &[Use])> = Vec::new();
-    for region in clusters.regions.iter().filter(|region| region.is_hub) {
+    // What the threads of all cells use is a region of each of them.
+    let mut known: FxHashSet<(u64, u64, u64)> = FxHashSet::default();
+    let mut is_new = |region: &Region| known.insert((region.object, region.first, region.last));
+    for region in clusters.regions.iter().filter(|region| region.is_hub && is_new(region)) {
         let from = misses.uses.partition_point(|it| (it.object, it.line) < (region.object, region.first));
         let to = misses.uses.partition_point(|it| (it.object, it.line) <= (region.object, region.last));
         let pages = misses.uses[from..to].chunk_by(|a, b| a.line / LINES == b.line / LINES);
