@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use anyhow::{anyhow, Context};
 use clap::Args;
@@ -20,6 +21,7 @@ use super::messages;
 use super::output::Stdout;
 use super::say::say_lines;
 use super::signals::Signals;
+use crate::host::phases::{Phase, Phases};
 use crate::host::Roots;
 use crate::profile::{jsonl, sched_text, script_writer, Profile, Records};
 use crate::resolve::{symbolize, Cgroups, Symbol, SymbolOptions};
@@ -102,11 +104,14 @@ enum LineWriter<W: Write> {
     Script(BufWriter<W>),
 }
 
+/// The text about each instruction in lines.
+type CodeTexts = FxHashMap<CodeAddr, Vec<u8>>;
+
 /// Writes each access as a line.
 struct ToLines<W: Write> {
     writer: LineWriter<W>,
     /// The text about code in lines, if it is named.
-    codes: Option<FxHashMap<CodeAddr, Vec<u8>>>,
+    codes: Option<CodeTexts>,
     /// The last record that was written, to count records.
     last: u64,
     records: u64,
@@ -259,23 +264,28 @@ fn read(
     Ok(input::start(builder)?.run_into(sink, |_| stop()))
 }
 
-/// Reads the whole profile for its code, and returns it from its beginning with the text for each instruction.
+/// Reads the whole profile for its code, and returns it from its beginning with the text for each instruction
+/// and what that took.
 fn name_codes(
     mut profile: Profile,
     form: Form,
     memory: usize,
     filter: Option<&mut Filter>,
     stop: &dyn Fn() -> bool,
-) -> Result<(Profile, FxHashMap<CodeAddr, Vec<u8>>), Failure> {
+) -> Result<(Profile, CodeTexts, Phases), Failure> {
     let mut codes = Codes::default();
     // Parts that cannot be read are reported when it is read for its lines.
-    let modules = read(&mut profile, memory, filter, (&mut codes, None), stop)?.modules;
+    let begin = Instant::now();
+    let Outcome { modules, phases: stages, .. } = read(&mut profile, memory, filter, (&mut codes, None), stop)?;
+    let mut phases = Phases::default();
+    let cpu = stages.all().iter().map(|stage| stage.cpu).sum();
+    phases.push(Phase { name: "read for its code", wall: begin.elapsed(), cpu });
     if codes.unlisted > 0 {
         say!("note: the code of {} lines has no name: there are too many different instructions", codes.unlisted);
     }
     let begin = profile.recorded_here(&Roots::default());
     let options = SymbolOptions { begin, cache: decision::cache(), ..SymbolOptions::default() };
-    let symbols = symbolize(&modules, codes.unique, &options);
+    let symbols = phases.measure("name code", || symbolize(&modules, codes.unique, &options));
     for note in symbols.notes() {
         say!("note: {note}");
     }
@@ -293,7 +303,7 @@ fn name_codes(
     if unsaid > 0 {
         say!("note: {unsaid} instructions have no name in the lines: the names are too long");
     }
-    Ok((profile.rewind().map_err(|error| Failure::NoResult(error.into()))?, texts))
+    Ok((profile.rewind().map_err(|error| Failure::NoResult(error.into()))?, texts, phases))
 }
 
 /// A profile with written lines.
@@ -329,15 +339,18 @@ pub(super) fn write_lines(
     let addresses = input::addresses(&mut profile);
     let mut sink = ToLines::new(out, form, &profile);
     let filter = || if selection.is_empty() { Ok(None) } else { Filter::new(selection).map(Some) };
+    let mut phases = Phases::default();
     if named {
-        let (rewound, codes) = name_codes(profile, form, memory, filter()?.as_mut(), stop)?;
-        (profile, sink.codes) = (rewound, Some(codes));
+        let (rewound, codes, of_codes) = name_codes(profile, form, memory, filter()?.as_mut(), stop)?;
+        (profile, sink.codes, phases) = (rewound, Some(codes), of_codes);
     }
     let mut filter = filter()?;
     // Where they have a file of their own, that has all.
     let is_here = form == Form::Json && matches!(profile.sched_beside(), Ok(None));
     let mut sched = dir.filter(|_| is_here).map(|dir| SchedToLines::new(Some(dir.join(SCHED_LINES))));
-    let outcome = read(&mut profile, memory, filter.as_mut(), (&mut sink, sched.as_mut()), stop)?;
+    let mut outcome = read(&mut profile, memory, filter.as_mut(), (&mut sink, sched.as_mut()), stop)?;
+    phases.extend(&outcome.phases);
+    outcome.phases = phases;
     let records = sink.records;
     let sched = sched.map_or(Ok(0), SchedToLines::finish)?;
     sink.finish().with_context(failed).map_err(Failure::NoResult)?;

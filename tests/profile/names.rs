@@ -44,6 +44,34 @@ fn names_survive_process_and_extract() {
     assert!(said(&only).contains("job 3/4") && !said(&only).contains("renamed"), "{}", said(&only));
 }
 
+/// The phases that are said, each with two numbers.
+fn phases(said: &str) -> Vec<&str> {
+    let lines = said.lines().skip_while(|line| !line.starts_with("phase ")).skip(1);
+    let cells = lines.map(|line| line.split("  ").filter(|cell| !cell.is_empty()).collect::<Vec<_>>());
+    let is_time = |cell: &&str| *cell == "-" || cell.trim().parse::<f64>().is_ok_and(|seconds| seconds >= 0.0);
+    let rows = cells.take_while(|row| row.len() == 3 && row[1..].iter().all(is_time));
+    rows.map(|row| row[0]).collect()
+}
+
+#[test]
+fn each_phase_is_said_with_its_time() {
+    let (dir, path) = made::write(&made::file(ORDER, &made::records(ORDER)));
+    let path = path.to_str().unwrap();
+    let stages = ["read and sort", "name", "give to the sinks"];
+    let extract = scxprof(&["extract", "-vv", "-f", path, "--target-cpus", "64"]);
+    let decides = ["find groups", "make cells", "find where memory lies", "name code", "make the report"];
+    let ends = ["print and write", "all that scxprof did"];
+    assert_eq!(phases(&said(&extract)), [&stages[..], &decides, &ends].concat(), "{}", said(&extract));
+    let process = scxprof(&["process", "-vv", "-f", path]);
+    let all = [&["read for its code", "name code"][..], &stages, &ends[1..]].concat();
+    assert_eq!(phases(&said(&process)), all, "{}", said(&process));
+    std::fs::remove_dir_all(dir.path().join("perf.data.out")).unwrap();
+    let unnamed = scxprof(&["process", "-vv", "--no-symbols", "-f", path]);
+    assert_eq!(phases(&said(&unnamed)), [&stages[..], &ends[1..]].concat(), "{}", said(&unnamed));
+    let brief = scxprof(&["extract", "-v", "-f", path, "--target-cpus", "64"]);
+    assert!(phases(&said(&brief)).is_empty(), "{}", said(&brief));
+}
+
 #[test]
 fn lines_are_the_same_from_every_machine() {
     let process = |path: &std::path::Path| {
