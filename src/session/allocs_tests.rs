@@ -91,6 +91,7 @@ std::arch::global_asm!(
     ".size scxprof_allocs_code, . - scxprof_allocs_code",
 );
 
+// SAFETY: it is defined above.
 unsafe extern "C" {
     /// Never called.
     fn scxprof_allocs_code();

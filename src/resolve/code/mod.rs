@@ -289,7 +289,8 @@ impl CodeCache {
         let file = self.files.get(&key)?;
         let offset = file_offset(at.ip, mapping)?;
         let place = Place { file: file.id, offset, before: at.ip - mapping.start, after: mapping.end - at.ip };
-        let window = |key, found: &FileWindow| Window {
+        let key = self.seed.hash_one(file.id);
+        let window = |found: &FileWindow| Window {
             start: at.ip - found.reach,
             bytes: Arc::clone(&found.bytes),
             key,
@@ -298,9 +299,8 @@ impl CodeCache {
             origin: Origin::File,
             is_jit: false,
         };
-        let key = self.seed.hash_one(file.id);
         if let Some(found) = self.windows.get(&place) {
-            return Some(window(key, found));
+            return Some(window(found));
         }
         let mut reader = file.reader(&mut self.pages);
         let function = file.elf.as_ref().and_then(|elf| {
@@ -329,7 +329,7 @@ impl CodeCache {
         }
         let function = function.map(|function| (at.ip.saturating_sub(function.start), function.end - at.ip));
         let found = FileWindow { reach, bytes: bytes.into(), function };
-        let made = window(key, &found);
+        let made = window(&found);
         // What could not be read may be read the next time.
         if error.is_none() {
             // With its entry in the table, a quarter of which is empty, and the counts beside the bytes.
