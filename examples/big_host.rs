@@ -167,12 +167,6 @@ fn step<T>(name: &str, items: f64, work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Calls of read(2) by this thread so far, if the kernel counts them.
-fn reads() -> Option<f64> {
-    let text = fs::read_to_string("/proc/thread-self/io").ok()?;
-    text.lines().find_map(|line| line.strip_prefix("syscr: "))?.parse().ok()
-}
-
 /// The peak of the memory of this process.
 fn peak() -> Option<f64> {
     let text = fs::read_to_string("/proc/self/status").ok()?;
@@ -273,12 +267,9 @@ fn start(host: &Host, dir: &Path) -> Result<()> {
         }
         fs::write(path.join("maps"), maps)?;
     }
-    let (threads, before) = (f64::from(host.threads()), reads());
+    let threads = f64::from(host.threads());
     let seen = step("list the threads with their names (of a thread)", threads, || tasks::snapshot(&roots))?;
     ensure!(seen.len() == host.threads() as usize, "{} threads were found", seen.len());
-    if let Some((before, after)) = before.zip(reads()) {
-        tell("reads of files for a thread", (after - before) / threads, 0.0);
-    }
     let mut table = Threads::new(&roots);
     step("the table of threads (of a thread)", threads, || table.seed(&seen));
     let mut cgroups = Cgroups::new(&roots)?;
@@ -286,19 +277,11 @@ fn start(host: &Host, dir: &Path) -> Result<()> {
     for (name, memory) in [("by default", MEMORY / 8), ("by size", wide(host) / 8)] {
         let mut maps = Maps::new(&roots, memory);
         let what = format!("mappings of all processes, memory {name} (of a process)");
-        let begin = reads();
         step(&what, f64::from(host.processes()), || {
             for process in 0..host.processes() {
                 maps.memory(ids(process * THREADS).0, 0x7f00_0020_0000, 0);
             }
         });
-        if let Some((before, after)) = begin.zip(reads()) {
-            tell(
-                &format!("reads of files for a process, memory {name}"),
-                (after - before) / f64::from(host.processes()),
-                0.0,
-            );
-        }
         tell(&format!("tables of mappings, memory {name}, bytes"), maps.bytes() as f64, 0.0);
         tell(&format!("tables dropped, memory {name}"), maps.counts().dropped as f64, 0.0);
     }
