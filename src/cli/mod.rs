@@ -65,6 +65,7 @@ mod source;
 mod stacks;
 mod timeline;
 mod times;
+mod to_lines;
 mod top;
 mod trace;
 mod trace_diff;

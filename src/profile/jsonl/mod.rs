@@ -34,7 +34,8 @@ use crate::sample::{Comm, DataSource, MemoryId, MemoryScope, RawSample, Sample, 
 
 pub use blocks::Blocks;
 pub(crate) use blocks::{parse_block, Parsed};
-pub use writer::{code_text, Writer, UNKNOWN_CODE};
+pub use writer::{code_text, Writer};
+pub(crate) use writer::{Formatter, BUFFER};
 
 /// Bytes of a line; a cgroup's path has at most 4 KiB, and each byte may take six as JSON.
 const MAX_LINE: usize = 64 << 10;
