@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{DirEntry, File};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -12,7 +12,7 @@ use std::{fs, io};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::host::hierarchy::{HierarchyKind, Mount};
+use crate::host::hierarchy::{self, HierarchyKind, Mount};
 use crate::host::{Error, Roots};
 use crate::sample::printable;
 use scxprof_base::tables::Tables;
@@ -25,6 +25,9 @@ pub(crate) const MAX_PATH_BYTES: usize = 16 << 20;
 const MAX_MISSING: usize = 1 << 14;
 /// `FILEID_KERNFS` (include/linux/exportfs.h): a handle that is the id and nothing else.
 const FILEID_KERNFS: i32 = 0xfe;
+/// The links of a cgroup's directory that contains no other: most are read no further. A directory of kernfs has one for each
+/// directory in it, and two (`kernfs_refresh_inode` in fs/kernfs/inode.c); not every file system counts them.
+const LINKS_OF_LEAF: u64 = 2;
 /// The id of the root of every hierarchy (`kernfs_create_root` in fs/kernfs/dir.c hands out 1 first).
 const ROOT_ID: u64 = 1;
 /// The mount point that schedulers expect, whatever the host's is.
@@ -131,30 +134,39 @@ impl Cgroups {
     /// The mount itself cannot be read.
     #[doc(hidden)]
     pub fn walk(&mut self) -> Result<(), Error> {
+        let counts_children = hierarchy::is_mounted_at(&self.mount.point);
+        self.walk_all(counts_children).map(drop)
+    }
+
+    /// The same, where the links of a directory may tell whether there are others in it. Returns how many were read.
+    fn walk_all(&mut self, counts_children: bool) -> Result<usize, Error> {
         self.missing.clear();
         let top = self.mount.point.clone();
         let failed = |source| Error::Read { path: top.clone(), source };
         let id = fs::metadata(&top).map_err(failed)?.ino();
         self.insert(id, self.full_path(b""));
         fs::read_dir(&top).map_err(failed)?;
+        let mut read = 0;
         let mut open = vec![top.clone()];
         while let Some(dir) = open.pop() {
             let Ok(entries) = fs::read_dir(&dir) else { continue };
-            for entry in entries.flatten() {
+            read += 1;
+            // A cgroup has tens of files, of which nothing is asked but their kind, which is in the directory.
+            let is_dir = |entry: &DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
+            for entry in entries.flatten().filter(is_dir) {
                 // The id is the inode on 64-bit kernels (`kernfs_id_ino` in include/linux/kernfs.h).
                 let Ok(metadata) = entry.metadata() else { continue };
-                if !metadata.is_dir() {
-                    continue;
-                }
                 let path = entry.path();
                 self.note_population(&path);
                 if let Ok(below) = path.strip_prefix(&top) {
                     self.insert(metadata.ino(), self.full_path(below.as_os_str().as_bytes()));
                 }
-                open.push(path);
+                if !counts_children || metadata.nlink() != LINKS_OF_LEAF {
+                    open.push(path);
+                }
             }
         }
-        Ok(())
+        Ok(read)
     }
 
     fn note_population(&mut self, dir: &Path) {

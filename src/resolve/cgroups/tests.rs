@@ -55,6 +55,55 @@ fn the_walk_names_every_cgroup() {
 }
 
 #[test]
+fn a_cgroup_without_others_in_it_is_not_read() {
+    let tree = Tree::unified("/");
+    let walked = |counts_children| {
+        let mut cgroups = Cgroups::new(&tree.roots).unwrap();
+        let read = cgroups.walk_all(counts_children).unwrap();
+        let mut known: Vec<_> = cgroups.known().map(|(id, path)| (id, path.to_vec())).collect();
+        known.sort_unstable();
+        (read, known)
+    };
+    let (read, all) = walked(false);
+    assert_eq!((read, all.len()), (4, 4));
+    let links = |below: &str| fs::metadata(tree.dir.path().join("cg").join(below)).unwrap().nlink();
+    if (links("a.slice"), links("a.slice/b c")) != (3, 2) {
+        println!("SKIP: a_cgroup_without_others_in_it_is_not_read: this file system does not count directories");
+        return;
+    }
+    assert_eq!(walked(true), (2, all));
+}
+
+#[test]
+fn live_the_walk_finds_every_directory() {
+    let skip = |reason: &dyn std::fmt::Display| println!("SKIP: live_the_walk_finds_every_directory: {reason}");
+    let mut cgroups = match Cgroups::new(&Roots::default()) {
+        Ok(cgroups) => cgroups,
+        Err(error) => return skip(&error),
+    };
+    let name = format!("scxprof walk {}", std::process::id());
+    let top = Made(cgroups.mount().point.join(&name));
+    if let Err(error) = fs::create_dir(&top.0) {
+        return skip(&error);
+    }
+    let inner = Made(top.0.join("a"));
+    fs::create_dir(&inner.0).unwrap();
+    let innermost = ["b", "c"].map(|below| Made(inner.0.join(below)));
+    for made in &innermost {
+        fs::create_dir(&made.0).unwrap();
+    }
+    cgroups.walk().unwrap();
+    let found = cgroups.known().filter(|(_, path)| String::from_utf8_lossy(path).contains(&name));
+    let mut found: Vec<u64> = found.map(|(id, _)| id).collect();
+    found.sort_unstable();
+    let mut made = [&top, &inner, &innermost[0], &innermost[1]].map(|made| fs::metadata(&made.0).unwrap().ino());
+    made.sort_unstable();
+    drop(innermost);
+    drop(inner);
+    assert_eq!(found, made);
+}
+
+#[test]
 fn records_name_new_cgroups() {
     let tree = Tree::unified("/docker/x");
     let mut cgroups = Cgroups::new(&tree.roots).unwrap();
