@@ -92,19 +92,16 @@ pub(crate) fn has_name(task: &Path, name: Comm) -> bool {
 }
 
 /// What the `comm` of the directory holds. The buffer is longer than any name with the work that procfs appends to it, 64 bytes
-/// (`proc_task_name` in fs/proc/array.c).
+/// (`proc_task_name` in fs/proc/array.c); procfs gives all of it at once, and at the start each thread's is read.
 fn comm_file<'a>(task: &Path, buffer: &'a mut [u8; 128]) -> Option<&'a [u8]> {
-    let mut len = 0;
     let mut file = File::open(task.join("comm")).ok()?;
-    while let Some(rest) = buffer.get_mut(len..).filter(|rest| !rest.is_empty()) {
-        match file.read(rest) {
-            Ok(0) => break,
-            Ok(count) => len += count,
+    loop {
+        match file.read(buffer) {
+            Ok(len) => return buffer.get(..len),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(_) => return None,
         }
     }
-    buffer.get(..len)
 }
 
 /// The value of the first line `name: value`, without the blanks around it.

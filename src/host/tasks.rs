@@ -1,11 +1,16 @@
 //! The running threads, from procfs.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{pid_of, proc, Error, Roots};
 use crate::sample::Comm;
+
+/// The links of a process's `task` if it has one thread: procfs counts threads there as other file systems do directories
+/// (`proc_task_getattr` in fs/proc/base.c).
+const LINKS_OF_ONE: u64 = 3;
 
 /// A thread as procfs shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +73,14 @@ pub(crate) fn began(roots: &Roots, pid: u32, tid: u32) -> Option<u64> {
 
 /// The threads of a process; none if it has ended.
 pub(crate) fn of_process(roots: &Roots, pid: u32) -> Vec<TaskSeen> {
-    let tasks = fs::read_dir(roots.proc.join(format!("{pid}/task"))).into_iter().flatten().flatten();
+    let process = roots.proc.join(pid.to_string());
+    let tasks = process.join("task");
+    // Most have one, whose name is that of the process: to list the threads would take as long as to read the name.
+    let is_one = fs::metadata(&tasks).is_ok_and(|tasks| tasks.nlink() == LINKS_OF_ONE);
+    if let Some(comm) = is_one.then(|| proc::comm(&process)).flatten() {
+        return vec![TaskSeen { pid, tid: pid, comm }];
+    }
+    let tasks = fs::read_dir(tasks).into_iter().flatten().flatten();
     let seen = tasks.filter_map(|task| {
         let tid = pid_of(&task.file_name())?;
         Some(TaskSeen { pid, tid, comm: proc::comm(&task.path())? })
@@ -128,10 +140,50 @@ mod tests {
     #[test]
     fn a_thread_takes_as_many_reads_on_a_large_host_as_on_a_small_one() {
         for threads in [1_550, 6_250] {
-            // The name and the end of the file.
-            let expected = 2 * u64::from(threads);
+            let expected = u64::from(threads);
             assert!(reads_for(threads).is_none_or(|reads| reads == expected), "{threads}: {:?}", reads_for(threads));
         }
+    }
+
+    #[test]
+    fn the_only_thread_of_a_process_is_not_listed() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |path: &str, name: &str| {
+            let path = dir.path().join(path);
+            fs::create_dir_all(&path).unwrap();
+            fs::write(path.join("comm"), format!("{name}\n")).unwrap();
+        };
+        write("10", "process");
+        write("10/task/10", "first");
+        let roots = Roots { proc: dir.path().to_owned(), ..Roots::default() };
+        let seen =
+            || of_process(&roots, 10).into_iter().map(|task| (task.tid, task.comm.to_string())).collect::<Vec<_>>();
+        if fs::metadata(dir.path().join("10/task")).unwrap().nlink() != 3 {
+            println!("SKIP: the_only_thread_of_a_process_is_not_listed: this file system does not count directories");
+            return;
+        }
+        assert_eq!(seen(), [(10, "process".to_owned())]);
+        write("10/task/11", "second");
+        let mut both = seen();
+        both.sort_unstable();
+        assert_eq!(both, [(10, "first".to_owned()), (11, "second".to_owned())]);
+    }
+
+    #[test]
+    fn live_the_threads_of_a_process_are_those_of_its_directory() {
+        let roots = Roots::default();
+        let pid = std::process::id();
+        let (end, wait) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || wait.recv().is_err());
+        let listed = fs::read_dir(format!("/proc/{pid}/task")).unwrap().count();
+        assert!(listed >= 2 && of_process(&roots, pid).len() >= 2, "{listed}");
+        drop(end);
+        assert!(thread.join().unwrap());
+        let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let seen = of_process(&roots, child.id());
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert_eq!(seen.iter().map(|task| (task.pid, task.tid)).collect::<Vec<_>>(), [(child.id(), child.id())]);
     }
 
     #[test]
