@@ -168,6 +168,7 @@ fn captured(child: &Child) -> Result<Vec<PendingSample>, SamplerError> {
         mmap_pages: 64,
         workers: None,
         realtime: None,
+        queue: 0,
         features: Features::all(),
         hardware: Hardware::default(),
         proc: "/proc".into(),

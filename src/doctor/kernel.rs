@@ -116,6 +116,7 @@ pub(super) fn options(roots: &Roots, source: Source, target: Target) -> Result<s
         mmap_pages: MMAP_PAGES,
         workers: None,
         realtime: None,
+        queue: 0,
         features: Features::all(),
         hardware: Hardware::default(),
         proc: roots.proc.clone(),

@@ -25,10 +25,12 @@ impl Intake {
     pub(crate) fn of_ring(
         identity: Identity,
         address_from: AddressFrom,
-        out: crossbeam_channel::Sender<Batch>,
+        to: crossbeam_channel::Sender<Batch>,
         pool: super::pool::Pool,
     ) -> Self {
-        Self { sink: BatchSink::new(0, Some((out, pool)), identity, address_from) }
+        let room = super::worker::queue(1, 0, address_from.recovers());
+        let out = super::worker::Outlet { to, pool, room };
+        Self { sink: BatchSink::new(0, Some(out), identity, address_from) }
     }
 
     /// Sends the batch.

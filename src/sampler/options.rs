@@ -46,6 +46,8 @@ pub struct SamplerOptions {
     /// The priority of SCHED_FIFO, 1 to 99, of the threads that read the rings; `None` for that of the thread that starts them.
     /// A thread that takes more than half a CPU gives it up.
     pub realtime: Option<u8>,
+    /// Bytes of samples that may wait to be taken, if the few batches for which there is always room are too few for all workers.
+    pub queue: usize,
     /// The features to request; a subset behaves like an older kernel.
     pub features: Features,
     /// How pebs and ibs sample.

@@ -20,10 +20,11 @@ use super::plan::Planned;
 use super::pool::Pool;
 use super::steer::{self, Watcher};
 use super::tee::Tee;
-use super::worker::{self, CpuRing, Scheduled, Worker};
+use super::worker::{self, CpuRing, Outlet, Scheduled, Worker};
 use crate::bpf::{Dsqs, Snapshots, WantedMap};
 use crate::host::priority;
 use crate::sample::batch::Batch;
+use crate::sample::Source;
 use scxprof_perf::tracepoint;
 
 /// ns by which the enabled times of one capture's events may differ on a busy host.
@@ -80,8 +81,11 @@ impl Sampler {
     /// The errno of the ioctl, or of a thread that could not be started.
     pub fn start(self, tee: Option<&Arc<dyn Tee>>) -> Result<Running, SamplerError> {
         // More room than is used, see `BatchSink::send`.
-        let (out, batches) = crossbeam_channel::bounded(worker::QUEUE + self.workers + 1);
+        let has_contexts = self.address_from.recovers() || self.recipe.options.source == Source::Stacks;
+        let room = worker::queue(self.workers, self.recipe.options.queue, has_contexts);
+        let (to, batches) = crossbeam_channel::bounded(room + self.workers + 1);
         let pool = Pool::default();
+        let out = Outlet { to, pool: pool.clone(), room };
         // If a later step fails, dropping this ends the running workers.
         let stop = Stop(Arc::new(AtomicBool::new(false)));
         let mut shares: Vec<(Vec<CpuRing>, Vec<Arc<Event>>, Reader)> = (0..self.workers)
@@ -121,7 +125,6 @@ impl Sampler {
                 identity: self.identity,
                 address_from: self.address_from.clone(),
                 out: out.clone(),
-                pool: pool.clone(),
                 stop: Arc::clone(&stop.0),
                 tee: tee.cloned(),
             };

@@ -118,6 +118,7 @@ fn start(test: &str, cpus: [u32; 2], target: Target, all_cpus: bool) -> Option<C
         mmap_pages: 256,
         workers: None,
         realtime: None,
+        queue: 0,
         features: Features::all(),
         hardware: Hardware::default(),
         proc: "/proc".into(),

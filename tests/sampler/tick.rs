@@ -320,6 +320,7 @@ fn the_event_that_is_probed_is_the_one_that_is_sampled() {
         mmap_pages: 64,
         workers: None,
         realtime: None,
+        queue: 0,
         features: Features::all(),
         hardware: Hardware::default(),
         proc: PROC.into(),

@@ -38,8 +38,10 @@ const BATCH_WITH_CONTEXT: usize = 256;
 const BATCH_STACKS: usize = 256 << 10;
 /// The number of batches of samples that a worker keeps if the session is slow, before it drops them.
 const MAX_WAITING_BATCHES: usize = 4;
-/// Batches that may wait for the session.
-pub(super) const QUEUE: usize = 48;
+/// Batches that may wait for the session for each worker, and at least for all of them.
+const QUEUE: usize = 48;
+/// Bytes of a batch of samples with registers, stack and the memory around them, or with call stacks.
+const CONTEXTS_OF_BATCH: usize = 768 << 10;
 /// How long a worker sleeps if no ring wakes it.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// The same if an event cannot wake us any more: its task is gone, but others still write to its ring.
@@ -56,6 +58,25 @@ const BUDGET_WINDOW: u64 = 250_000_000;
 
 /// Bytes of a path (`PATH_MAX` in linux/limits.h): neither the kernel nor perf writes longer ones.
 const MAX_PATH: usize = 4096;
+
+/// The batches that may wait for the session.
+///
+/// A worker sends a batch at every wake-up, full or not, so that so many for all workers would be a shorter stall the more workers
+/// there are: with samples of 16 CPUs each, at 1,000 a second and CPU, 48 are 3.3 s for one worker and 0.35 s for 32. They grow with the
+/// workers for as long as full ones fit into `bytes`, of which no batch takes anything until it waits.
+pub(super) fn queue(workers: usize, bytes: usize, has_contexts: bool) -> usize {
+    let batch = if has_contexts { CONTEXTS_OF_BATCH } else { BATCH * size_of::<PendingSample>() };
+    (QUEUE * workers).min(bytes / batch).max(QUEUE)
+}
+
+/// Where a worker's batches go.
+#[derive(Debug, Clone)]
+pub(super) struct Outlet {
+    pub(super) to: Sender<Batch>,
+    pub(super) pool: Pool,
+    /// Batches that may wait there, see [`queue`].
+    pub(super) room: usize,
+}
 
 /// The ring of one CPU.
 #[derive(Debug)]
@@ -113,8 +134,7 @@ pub(super) struct Worker {
     pub(super) inbox: Arc<Inbox>,
     pub(super) identity: Identity,
     pub(super) address_from: AddressFrom,
-    pub(super) out: Sender<Batch>,
-    pub(super) pool: Pool,
+    pub(super) out: Outlet,
     pub(super) stop: Arc<AtomicBool>,
     pub(super) tee: Option<Arc<dyn Tee>>,
 }
@@ -127,12 +147,7 @@ impl Worker {
             Some(Ok(())) => Scheduled::Realtime,
             Some(Err(error)) => Scheduled::Refused(error),
         };
-        let mut sink = BatchSink::new(
-            self.index,
-            Some((self.out.clone(), self.pool.clone())),
-            self.identity,
-            self.address_from.clone(),
-        );
+        let mut sink = BatchSink::new(self.index, Some(self.out.clone()), self.identity, self.address_from.clone());
         let (index, tee) = (self.index, self.tee.clone());
         // What is used afterwards is vectors and numbers, which are consistent at any time except for the last sample.
         if catch_unwind(AssertUnwindSafe(|| self.drain(&mut sink, &mut scheduled))).is_err() {
@@ -273,7 +288,7 @@ fn wait(wake: &mut Vec<Arc<Event>>, tick: &Timespec) {
 pub(super) struct BatchSink {
     pub(super) batch: Batch,
     /// With the memory that comes back; `None` if the caller reads the batch itself.
-    out: Option<(Sender<Batch>, Pool)>,
+    out: Option<Outlet>,
     identity: Identity,
     address_from: AddressFrom,
     /// [`AddressFrom::recovers`], and the number of samples of a full batch.
@@ -294,12 +309,7 @@ pub(super) struct BatchSink {
 }
 
 impl BatchSink {
-    pub(super) fn new(
-        worker: usize,
-        out: Option<(Sender<Batch>, Pool)>,
-        identity: Identity,
-        address_from: AddressFrom,
-    ) -> Self {
+    pub(super) fn new(worker: usize, out: Option<Outlet>, identity: Identity, address_from: AddressFrom) -> Self {
         let batch = Batch { worker, ..Batch::default() };
         let recovers = address_from.recovers();
         Self {
@@ -322,10 +332,10 @@ impl BatchSink {
     /// Passes the batch on if there is room. If there is none for long, the samples are dropped and counted, so that the rings
     /// are still drained; the side-band stays for the next batch.
     pub(super) fn send(&mut self) {
-        let Some((out, pool)) = &self.out else { return };
+        let Some(Outlet { to: out, pool, room }) = &self.out else { return };
         // The queue is never really full: to send into the place that the session is about to give up is to spin until it has, for
         // ever where we are real-time and it waits for our CPU.
-        let is_full = out.len() >= QUEUE;
+        let is_full = out.len() >= *room;
         let Batch { worker, complete_until, .. } = self.batch;
         let next = Batch { worker, complete_until, ..Batch::default() };
         let batch = std::mem::replace(&mut self.batch, next);
@@ -348,7 +358,7 @@ impl BatchSink {
     fn send_last(&mut self) {
         let batch = std::mem::take(&mut self.batch);
         // The session may have ended, which is no loss.
-        let _ = self.out.as_ref().map(|(out, _)| out.send(batch));
+        let _ = self.out.as_ref().map(|out| out.to.send(batch));
     }
 
     pub(super) fn take(&mut self, bytes: &[u8], layout: &Layout) {
@@ -538,7 +548,7 @@ impl BatchSink {
             ..RawSample::default()
         };
         // A recording has its accesses beside it.
-        let pool = self.out.as_ref().map(|(_, pool)| pool);
+        let pool = self.out.as_ref().map(|out| &out.pool);
         if let (true, Some(pool)) = (recovers, pool) {
             let mut context = pool.context();
             context::of_access(record, &mut context);

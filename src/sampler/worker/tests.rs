@@ -13,9 +13,13 @@ const LAYOUT: Layout = Layout {
     sample_id_all: true,
 };
 
+fn outlet(to: Sender<Batch>) -> Outlet {
+    Outlet { to, pool: Pool::default(), room: QUEUE }
+}
+
 fn sink(out: Sender<Batch>, child_pid_namespace: bool) -> BatchSink {
     let identity = Identity { own_pid: 1000, child_pid_namespace, without_profilers: false };
-    BatchSink::new(0, Some((out, Pool::default())), identity, AddressFrom::Fault)
+    BatchSink::new(0, Some(outlet(out)), identity, AddressFrom::Fault)
 }
 
 fn sample(pid: u32, misc: u16) -> Vec<u8> {
@@ -49,6 +53,30 @@ fn a_full_channel_drops_samples_in_the_end_and_never_side_band() {
     assert_eq!((last.samples.len(), last.side_band.len()), (1, 2), "both names waited for room");
     assert_eq!(sink.loss.channel_full, (MAX_WAITING_BATCHES * BATCH) as u64);
     assert_eq!(sink.loss.samples, sink.loss.channel_full + 2);
+}
+
+#[test]
+fn the_queue_grows_with_the_workers_within_its_bytes() {
+    const MIB: usize = 1 << 20;
+    let rooms = |bytes, has_contexts| [1, 2, 4, 32].map(|workers| queue(workers, bytes, has_contexts));
+    assert_eq!(rooms(256 * MIB, false), [48, 96, 192, 1536]);
+    assert_eq!(rooms(16 * MIB, false), [48, 96, 157, 157]);
+    assert_eq!(rooms(256 * MIB, true), [48, 96, 192, 341]);
+    assert_eq!(rooms(0, true), [48; 4], "as many as ever on a small host");
+}
+
+#[test]
+fn a_worker_keeps_to_the_room_of_the_queue() {
+    let (out, session) = crossbeam_channel::bounded(10);
+    let mut sink = sink(out, false);
+    if let Some(out) = &mut sink.out {
+        out.room = 3;
+    }
+    for _ in 0..5 {
+        sink.take(&sample(7, 2), &LAYOUT);
+        sink.send();
+    }
+    assert_eq!((session.len(), sink.batch.samples.len()), (3, 2));
 }
 
 #[test]
@@ -159,8 +187,7 @@ fn a_worker_that_dies_says_so_and_holds_nothing_up() {
         inbox: Arc::default(),
         identity: Identity { own_pid: 1000, child_pid_namespace: false, without_profilers: false },
         address_from: AddressFrom::Fault,
-        out,
-        pool: Pool::default(),
+        out: outlet(out),
         stop: Arc::default(),
         tee: Some(Arc::clone(&tee) as Arc<dyn Tee>),
     };
