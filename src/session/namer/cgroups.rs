@@ -1,7 +1,5 @@
 //! The cgroups of threads where the kernel puts none into samples (before 5.7): from procfs.
 
-use std::collections::hash_map::Entry;
-
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::resolve::Cgroups;
@@ -10,24 +8,54 @@ use scxprof_base::tables::Tables;
 
 /// A cgroup is read again after this many ns, because threads move.
 const AGE: u64 = 1_000_000_000;
-/// Threads with a cgroup, and cgroups whose path was told.
-const MAX_THREADS: usize = 1 << 16;
+/// Threads with a cgroup: half of them are the last that were used, as many as a host of 512 CPUs has.
+const MAX_THREADS: usize = 1 << 18;
+/// Cgroups whose path was told.
+const MAX_TOLD: usize = 1 << 16;
 
 /// The cgroup of each thread, and when it was read.
 #[derive(Debug)]
 pub(super) struct CgroupsOfThreads {
     cgroups: Cgroups,
-    known: FxHashMap<ThreadIndex, (u64, u64)>,
+    known: Known,
     told: FxHashSet<u64>,
+}
+
+/// The cgroups of the threads that were used last, in two generations: what was not used while the young one filled up is
+/// forgotten, and that is ended threads first. All at once would have to be read again, for threads that are there.
+#[derive(Debug, Default)]
+struct Known {
+    young: FxHashMap<ThreadIndex, (u64, u64)>,
+    old: FxHashMap<ThreadIndex, (u64, u64)>,
+}
+
+impl Known {
+    fn get(&mut self, thread: ThreadIndex) -> Option<&mut (u64, u64)> {
+        if !self.young.contains_key(&thread) {
+            let known = self.old.remove(&thread)?;
+            self.insert(thread, known);
+        }
+        self.young.get_mut(&thread)
+    }
+
+    fn insert(&mut self, thread: ThreadIndex, known: (u64, u64)) {
+        if self.young.len() >= MAX_THREADS / 2 {
+            std::mem::swap(&mut self.young, &mut self.old);
+            self.young.clear();
+        }
+        self.young.insert(thread, known);
+    }
 }
 
 impl CgroupsOfThreads {
     pub(super) fn new(cgroups: Cgroups) -> Self {
-        Self { cgroups, known: FxHashMap::default(), told: FxHashSet::default() }
+        Self { cgroups, known: Known::default(), told: FxHashSet::default() }
     }
 
     pub(super) fn measure(&self, tables: &mut Tables) {
-        tables.set_map::<(ThreadIndex, (u64, u64))>("cgroups of threads", self.known.len(), self.known.capacity(), 0);
+        let Known { young, old } = &self.known;
+        let (len, capacity) = (young.len() + old.len(), young.capacity() + old.capacity());
+        tables.set_map::<(ThreadIndex, (u64, u64))>("cgroups of threads", len, capacity, 0);
     }
 
     /// The cgroup within the last second before `now`, or when the thread was last alive; 0 if it is unknown. `tell` gets the path
@@ -39,14 +67,11 @@ impl CgroupsOfThreads {
         now: u64,
         tell: &mut dyn FnMut(SideBand),
     ) -> u64 {
-        if self.known.len() >= MAX_THREADS {
-            self.known.clear();
-        }
-        let Self { cgroups, told, .. } = self;
+        let Self { cgroups, told, known } = self;
         let mut read = || {
             let id = cgroups.of_thread(pid, tid)?;
             if !told.contains(&id) {
-                if told.len() >= MAX_THREADS {
+                if told.len() >= MAX_TOLD {
                     told.clear();
                 }
                 told.insert(id);
@@ -56,9 +81,10 @@ impl CgroupsOfThreads {
             }
             Some(id)
         };
-        let (cgroup, at) = match self.known.entry(thread) {
-            Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(entry) => entry.insert((read().unwrap_or(0), now)),
+        let Some((cgroup, at)) = known.get(thread) else {
+            let cgroup = read().unwrap_or(0);
+            known.insert(thread, (cgroup, now));
+            return cgroup;
         };
         if now.saturating_sub(*at) >= AGE {
             *cgroup = read().unwrap_or(*cgroup);
@@ -69,10 +95,67 @@ impl CgroupsOfThreads {
 
     /// A new thread is in the cgroup of the one that created it.
     pub(super) fn fork(&mut self, parent: ThreadIndex, child: ThreadIndex) {
-        if self.known.len() < MAX_THREADS {
-            if let Some(&cgroup) = self.known.get(&parent) {
-                self.known.insert(child, cgroup);
-            }
+        if let Some(&mut cgroup) = self.known.get(parent) {
+            self.known.insert(child, cgroup);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::host::Roots;
+
+    /// A host on which every thread of process 7 is in the root of the cgroups; also the number of that.
+    fn host() -> (tempfile::TempDir, CgroupsOfThreads, u64) {
+        let dir = tempfile::tempdir().unwrap();
+        let (proc, cgroup) = (dir.path().join("proc"), dir.path().join("cg"));
+        fs::create_dir_all(proc.join("self")).unwrap();
+        fs::create_dir_all(proc.join("7/task/7")).unwrap();
+        fs::create_dir(&cgroup).unwrap();
+        for of in ["self", "7/task/7"] {
+            fs::write(proc.join(of).join("cgroup"), "0::/\n").unwrap();
+        }
+        fs::write(proc.join("self/mountinfo"), "").unwrap();
+        let id = std::os::unix::fs::MetadataExt::ino(&fs::metadata(&cgroup).unwrap());
+        let roots = Roots { proc, cgroup: Some(cgroup), ..Roots::default() };
+        (dir, CgroupsOfThreads::new(Cgroups::new(&roots).unwrap()), id)
+    }
+
+    /// The thread `index` is that of process 7 until it has ended.
+    fn of(cgroups: &mut CgroupsOfThreads, index: u32, is_alive: bool) -> u64 {
+        cgroups.of(index, (7, if is_alive { 7 } else { 8 }), 0, &mut |_| {})
+    }
+
+    #[test]
+    fn what_is_used_stays_when_the_table_is_full() {
+        let (_dir, mut cgroups, id) = host();
+        assert_eq!((of(&mut cgroups, 0, true), of(&mut cgroups, 1, true)), (id, id));
+        // More threads than there is room for, which the first one makes; it goes on.
+        let last = 3 * MAX_THREADS as u32;
+        for child in 2..last {
+            cgroups.fork(0, child);
+        }
+        assert_eq!(of(&mut cgroups, 0, false), id, "it was used all the time");
+        assert_eq!(of(&mut cgroups, last - 100_000, false), id, "as many threads are told apart as a large host has");
+        assert_eq!(of(&mut cgroups, 1, false), 0, "it was not used for long, and has ended");
+        assert!(cgroups.known.young.len() + cgroups.known.old.len() <= MAX_THREADS);
+    }
+
+    #[test]
+    fn a_cgroup_is_read_again_after_a_second() {
+        let (dir, mut cgroups, id) = host();
+        let mut told = 0;
+        let mut at = |now| cgroups.of(3, (7, 7), now, &mut |_| told += 1);
+        assert_eq!(at(0), id);
+        fs::create_dir(dir.path().join("cg/a")).unwrap();
+        fs::write(dir.path().join("proc/7/task/7/cgroup"), "0::/a\n").unwrap();
+        assert_eq!(at(AGE - 1), id);
+        assert_ne!(at(AGE), id);
+        fs::remove_file(dir.path().join("proc/7/task/7/cgroup")).unwrap();
+        assert_ne!(at(3 * AGE), id, "it is where it was last seen");
+        assert_eq!(told, 2);
     }
 }
