@@ -189,6 +189,8 @@ pub(super) fn failure_of(error: NotStarted, watched: Watched, verbose: u8) -> Fa
         return forbidden(&error, verbose, sentence);
     }
     match error.error {
+        // No source takes fewer files, but the limit is the host's.
+        SessionError::Sampler(error @ SamplerError::TooManyThreads { .. }) => Failure::Unsupported(error.into()),
         SessionError::Sampler(error) if !error.is_unsupported() => Failure::Usage(error.into()),
         // Its only source is how it asks for events, and tells nobody anything.
         SessionError::Sampler(error) if watched == Watched::Sched => {

@@ -9,6 +9,10 @@ use super::pmu::{NoIbs, NoPebs};
 
 /// The remedy for too few open files.
 pub const NOFILE_HELP: &str = "raise it with `ulimit -Hn`, or sample fewer CPUs with -C";
+/// The same where each thread takes files of its own.
+pub const THREADS_HELP: &str =
+    "raise it with `ulimit -Hn`, sample fewer CPUs with -C, or watch their cgroup with --cgroup, which takes as many files for any \
+     number of threads";
 /// The remedy for too little locked memory.
 pub const MLOCK_HELP: &str = "raise either, or run with CAP_IPC_LOCK";
 
@@ -44,6 +48,20 @@ pub enum SamplerError {
         /// The call that failed.
         #[source]
         source: EventError,
+        /// CPUs to sample.
+        cpus: usize,
+        /// The number of files needed.
+        needed: u64,
+        /// The limit in force.
+        soft: u64,
+        /// The limit up to which we may raise it.
+        hard: u64,
+    },
+    /// The same for threads, each of which takes at least a file on each CPU.
+    #[error("watching {threads} threads on {cpus} CPUs takes up to {needed} open files and RLIMIT_NOFILE allows {soft} (hard limit {hard}); {THREADS_HELP}")]
+    TooManyThreads {
+        /// Threads to sample.
+        threads: usize,
         /// CPUs to sample.
         cpus: usize,
         /// The number of files needed.
@@ -199,6 +217,7 @@ impl SamplerError {
             Self::NotPermitted { hint, .. } => Some(hint),
             Self::NoTimer { hint, .. } => hint.as_deref(),
             Self::TooManyFiles { .. } => Some(NOFILE_HELP),
+            Self::TooManyThreads { .. } => Some(THREADS_HELP),
             Self::NoLockedMemory { .. } => Some(MLOCK_HELP),
             _ => None,
         }
@@ -234,7 +253,11 @@ impl SamplerError {
     pub fn is_unsupported(&self) -> bool {
         !matches!(
             self,
-            Self::NoSuchCpu { .. } | Self::NoSuchTask { .. } | Self::Threshold { .. } | Self::FrequencyTooHigh { .. }
+            Self::NoSuchCpu { .. }
+                | Self::NoSuchTask { .. }
+                | Self::TooManyThreads { .. }
+                | Self::Threshold { .. }
+                | Self::FrequencyTooHigh { .. }
         )
     }
 }
@@ -255,6 +278,7 @@ mod tests {
             SamplerError::NotPermitted { source: source(libc::EACCES), hint: "be root".to_owned() },
             SamplerError::NoTimer { reasons: "cpu-clock: no".to_owned(), hint: Some("be root".to_owned()) },
             SamplerError::TooManyFiles { source: source(libc::EMFILE), cpus: 8, needed: 80, soft: 1, hard: 2 },
+            SamplerError::TooManyThreads { threads: 900, cpus: 8, needed: 14_464, soft: 1, hard: 2 },
             SamplerError::NoLockedMemory { source: source(libc::EPERM), mlock_kb: 4, memlock: "8 KiB".to_owned() },
         ];
         for error in errors {

@@ -13,7 +13,8 @@ use super::options::{SamplerOptions, Target};
 use super::plan::{AddressFrom, Plan, Planned};
 use super::{probe, tracepoints};
 use crate::bpf::{Clockwork, DsqOutputs, Dsqs, Refusal, SnapshotOutputs, Snapshots, Step, Watched};
-use crate::host::{limits, topology, Roots};
+use crate::host::limits::{self, Limit};
+use crate::host::{topology, Roots};
 use crate::sample::Source;
 use scxprof_perf::record::Layout;
 use scxprof_perf::tracepoint;
@@ -63,6 +64,32 @@ impl<'a> Opener<'a> {
         Self { options, needed, batched: batched && options.source == Source::Pebs }
     }
 
+    /// Tells at once if threads would take more files than there can be: to open most of them for nothing takes seconds.
+    pub(super) fn check_threads(&self) -> Result<(), SamplerError> {
+        let (least, limit) = ((self.threads() * self.cpus_watched()) as u64, limits::file_limit());
+        if self.threads() > 1 && least > limit.soft {
+            return Err(self.too_many_threads(limit));
+        }
+        Ok(())
+    }
+
+    fn too_many_threads(&self, limit: Limit) -> SamplerError {
+        let (threads, cpus, needed) = (self.threads(), self.cpus_watched(), self.needed);
+        SamplerError::TooManyThreads { threads, cpus, needed, soft: limit.soft, hard: limit.hard }
+    }
+
+    /// Threads that are watched one by one.
+    fn threads(&self) -> usize {
+        match &self.options.target {
+            Target::Tasks { tids, .. } => tids.len(),
+            Target::System | Target::Cgroup(_) => 0,
+        }
+    }
+
+    fn cpus_watched(&self) -> usize {
+        self.options.cpus.iter().collect::<BTreeSet<_>>().len()
+    }
+
     /// What the events of each CPU watch.
     pub(super) fn watches(&self) -> Vec<EventScope<'_>> {
         match &self.options.target {
@@ -88,6 +115,7 @@ impl<'a> Opener<'a> {
     /// Chooses the events, and finds the features that this kernel accepts, with throw-away events.
     pub(super) fn choose(&self) -> Result<Choice, SamplerError> {
         let mut plan = choose::plan(self.options, self.batched)?;
+        self.check_threads()?;
         let mut features = self.options.features;
         let mut said = Vec::new();
         let is_all_sched = plan.events.iter().all(|event| event.spec.is_sched);
@@ -358,10 +386,10 @@ impl<'a> Opener<'a> {
                 let hint = open::rights(&self.options.proc, whose);
                 SamplerError::NotPermitted { source, hint }
             }
+            (libc::EMFILE, EventScope::Task(_)) if self.threads() > 1 => self.too_many_threads(limits::file_limit()),
             (libc::EMFILE | libc::ENFILE, _) => {
-                let limit = limits::file_limit();
-                let cpus = self.options.cpus.iter().collect::<BTreeSet<_>>().len();
-                SamplerError::TooManyFiles { source, cpus, needed: self.needed, soft: limit.soft, hard: limit.hard }
+                let Limit { soft, hard } = limits::file_limit();
+                SamplerError::TooManyFiles { source, cpus: self.cpus_watched(), needed: self.needed, soft, hard }
             }
             (libc::ENODATA, _) => SamplerError::NoLeader { source },
             (libc::ENODEV, _) => SamplerError::NoSuchCpu { cpu: source.cpu },

@@ -358,6 +358,29 @@ fn few_open_files_are_raised_where_allowed_and_told_where_not() {
     assert!(said.contains("66 open files are wanted and RLIMIT_NOFILE allows 32"), "{said}");
 }
 
+#[test]
+fn too_many_threads_are_told_with_the_limit() {
+    if !is_root("RLIMIT_NOFILE") {
+        return;
+    }
+    let threads: Vec<_> = (0..70).map(|_| std::thread::spawn(|| std::thread::sleep(Duration::from_secs(5)))).collect();
+    let pid = std::process::id();
+    // The first cannot be enough; the second is too little for their events.
+    for (limit, source) in [(64, ""), (200, "--source faults")] {
+        let script = format!("ulimit -n {limit}; exec {SCXPROF} run {source} -p {pid} -C 0,1 -t 0.1");
+        let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+        let said = text(&output.stderr);
+        if said.contains("not online") {
+            println!("SKIP: too_many_threads_are_told_with_the_limit: {said}");
+            return;
+        }
+        expect(&output, 3, &format!("RLIMIT_NOFILE allows {limit} (hard limit {limit}); raise it with `ulimit -Hn`"));
+        let (said, _) = said.split_once(" open files").unwrap();
+        assert!(said.contains("error: watching ") && said.contains(" threads on 2 CPUs takes up to "), "{said}");
+    }
+    drop(threads);
+}
+
 /// A copy of the binary that a user without rights can run.
 fn for_nobody(directory: &Path) -> Option<Command> {
     // SAFETY: takes nothing and cannot fail.
