@@ -81,6 +81,8 @@ pub struct Pagemap {
     life: u64,
     visible: bool,
     files: Cache<u32, File>,
+    /// The address spaces whose file could not be opened, and when that was tried: mostly the process is gone.
+    unopened: Cache<u32, u64>,
     pages: Cache<(u32, u64), (u64, Page)>,
     /// Whether a range of pages contains private copies, and when that was looked up.
     private: Cache<(u32, u64, u64), (u64, bool)>,
@@ -102,6 +104,7 @@ impl Pagemap {
             life,
             visible: frames_visible(procfs),
             files: Cache::new(files),
+            unopened: Cache::new(files),
             pages: Cache::new(pages),
             private: Cache::new(MAX_RANGES),
             counts: PagemapCounts::default(),
@@ -111,13 +114,15 @@ impl Pagemap {
     /// Closes what is open of an address space that has ended.
     pub(crate) fn forget(&mut self, space: u32) {
         self.files.remove(&space);
+        self.unopened.remove(&space);
     }
 
     /// Its sizes.
     pub(crate) fn measure(&self, tables: &mut Tables) {
         let (pages, ranges) = (self.pages.len(), self.private.len());
         tables.set("page frames", pages + ranges, self.pages.bytes() + self.private.bytes());
-        tables.set("open pagemaps", self.files.len(), self.files.bytes());
+        let (files, unopened) = (self.files.len(), self.unopened.len());
+        tables.set("open pagemaps", files + unopened, self.files.bytes() + self.unopened.bytes());
     }
 
     /// True if the kernel shows us frames, which needs `CAP_SYS_ADMIN` in the initial user namespace. Without it
@@ -146,7 +151,7 @@ impl Pagemap {
                 return Ok(page);
             }
         }
-        match self.read(pid, space, number) {
+        match self.read(pid, space, number, now) {
             Ok(page) => {
                 self.counts.read += 1;
                 // An absent page may be touched a moment later.
@@ -174,7 +179,7 @@ impl Pagemap {
         let mut bytes = [0; 8 * MAX_RANGE];
         let wanted = usize::try_from(last.checked_sub(first)?).ok()?.saturating_add(1).min(MAX_RANGE) * 8;
         let bytes = bytes.get_mut(..wanted)?;
-        let file = self.file(pid, space).ok()?;
+        let file = self.file(pid, space, now).ok()?;
         if file.read_exact_at(bytes, first.saturating_mul(8)).is_err() {
             self.files.remove(&space);
             return None;
@@ -191,13 +196,22 @@ impl Pagemap {
         self.procfs.join(pid.to_string()).join("pagemap")
     }
 
-    fn read(&mut self, pid: u32, space: u32, number: u64) -> io::Result<Page> {
-        entry(self.file(pid, space)?, number)
+    fn read(&mut self, pid: u32, space: u32, number: u64, now: u64) -> io::Result<Page> {
+        entry(self.file(pid, space, now)?, number)
     }
 
-    fn file(&mut self, pid: u32, space: u32) -> io::Result<&File> {
+    fn file(&mut self, pid: u32, space: u32, now: u64) -> io::Result<&File> {
         if self.files.get(&space).is_none() {
-            self.files.insert(space, File::open(self.path(pid))?);
+            if self.unopened.get(&space).is_some_and(|since| now.saturating_sub(*since) < self.life) {
+                return Err(io::ErrorKind::NotFound.into());
+            }
+            match File::open(self.path(pid)) {
+                Ok(file) => self.files.insert(space, file),
+                Err(error) => {
+                    self.unopened.insert(space, now);
+                    return Err(error);
+                }
+            }
         }
         self.files.get(&space).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
@@ -256,6 +270,22 @@ mod tests {
         assert!(!pagemap.page(42, 4, 0x1010, 2000, false).unwrap().present());
         std::fs::write(&file, [present(5), present(7)].concat()).unwrap();
         assert_eq!(pagemap.page(42, 4, 0x1010, 2001, false).unwrap().frame(), Some(7), "absence is not remembered");
+    }
+
+    #[test]
+    fn a_process_that_is_gone_is_asked_for_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut pagemap = Pagemap::new(dir.path(), 100, 4, 1000);
+        assert!(pagemap.page(42, 1, 0x10, 0, false).is_err());
+        std::fs::create_dir(dir.path().join("42")).unwrap();
+        std::fs::write(dir.path().join("42/pagemap"), ((1u64 << 63) | 5).to_ne_bytes()).unwrap();
+        assert!(pagemap.page(42, 1, 0x10, 999, false).is_err(), "not again so soon");
+        assert!(pagemap.page(42, 2, 0x10, 999, false).is_ok(), "another space");
+        assert!(pagemap.page(42, 1, 0x10, 1000, false).is_ok());
+        pagemap.forget(2);
+        assert!(pagemap.page(43, 2, 0x10, 5000, false).is_err());
+        pagemap.forget(2);
+        assert!(pagemap.page(42, 2, 0x10, 5001, false).is_ok());
     }
 
     #[test]

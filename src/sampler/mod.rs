@@ -34,6 +34,7 @@ pub mod tee;
 pub mod tick;
 pub mod tracepoints;
 pub mod user;
+mod waker;
 mod worker;
 
 pub use error::{SamplerError, MLOCK_HELP, NOFILE_HELP};

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-use crossbeam_channel::Receiver;
+use crossbeam_channel::{Receiver, TryRecvError};
 use perf_event_open_sys::bindings as sys;
 
 use super::attr::{Feature, Rate};
@@ -20,6 +21,7 @@ use super::plan::Planned;
 use super::pool::Pool;
 use super::steer::{self, Watcher};
 use super::tee::Tee;
+use super::waker::Waker;
 use super::worker::{self, CpuRing, Outlet, Scheduled, Worker};
 use crate::bpf::{Dsqs, Snapshots, WantedMap};
 use crate::host::priority;
@@ -36,6 +38,7 @@ const CPU_CLOCK: u64 = sys::PERF_COUNT_SW_CPU_CLOCK as u64;
 #[derive(Debug)]
 pub struct Running {
     batches: Receiver<Batch>,
+    waker: Waker,
     pool: Pool,
     workers: Vec<JoinHandle<(Loss, Scheduled)>>,
     /// The priority of SCHED_FIFO that the workers give themselves.
@@ -85,7 +88,8 @@ impl Sampler {
         let room = worker::queue(self.workers, self.recipe.options.queue, has_contexts);
         let (to, batches) = crossbeam_channel::bounded(room + self.workers + 1);
         let pool = Pool::default();
-        let out = Outlet { to, pool: pool.clone(), room };
+        let waker = Waker::default();
+        let out = Outlet { to, pool: pool.clone(), room, waker: waker.clone() };
         // If a later step fails, dropping this ends the running workers.
         let stop = Stop(Arc::new(AtomicBool::new(false)));
         let mut shares: Vec<(Vec<CpuRing>, Vec<Arc<Event>>, Reader)> = (0..self.workers)
@@ -137,6 +141,7 @@ impl Sampler {
         let watcher = steer::start(&live).map_err(SamplerError::Thread)?;
         Ok(Running {
             batches,
+            waker,
             pool,
             workers,
             realtime: self.realtime,
@@ -155,6 +160,14 @@ impl Running {
     #[must_use]
     pub fn batches(&self) -> &Receiver<Batch> {
         &self.batches
+    }
+
+    /// The next batch, for which it waits at most so long in the thread that called it first; [`Running::batches`] otherwise.
+    ///
+    /// # Errors
+    /// There is none yet, or there will be none.
+    pub fn next_batch(&self, most: Duration) -> Result<Batch, TryRecvError> {
+        self.waker.wait(most, || self.batches.try_recv())
     }
 
     /// Where the memory of samples goes when they were read.

@@ -77,5 +77,5 @@ pub use memo::CacheCounts;
 pub use recovery::{Recovery, RecoveryResult};
 pub use regs::{RegsError, UserRegs, REGS_MASK, STACK_DUMP_SIZE};
 pub use stack::StackRange;
-pub use wanted::{Wanted, WANTED_LINES};
+pub use wanted::{Learned, Wanted, WANTED_LINES};
 pub use window::{CodeSource, CodeWindow, LEADER_SPAN};

@@ -111,6 +111,55 @@ impl Wanted {
     }
 }
 
+/// Samples in a row that need none of the lines that were learned, after which these are given up.
+const MISSES: u8 = 8;
+/// A sample that needs one is worth so many that don't.
+const HIT: u8 = 4;
+/// So many later samples that need such lines are not learned from.
+const PAUSE: u8 = 100;
+
+/// What the samples at one place were found to need so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Learned {
+    wanted: Wanted,
+    misses: u8,
+    pause: u8,
+}
+
+impl Learned {
+    /// What later samples are to contain.
+    #[must_use]
+    pub fn wanted(&self) -> &Wanted {
+        &self.wanted
+    }
+
+    /// Adds what a later sample needed; true if [`Learned::wanted`] is another then.
+    ///
+    /// Lines that depend on data are left out where they are others each time, as in a search through a large structure: to read
+    /// the last ones finds nothing, and displaces the caches of what is sampled.
+    pub fn add(&mut self, later: &Wanted) -> bool {
+        let before = self.wanted;
+        let mut later = *later;
+        if later.lines.iter().any(|&line| line != 0) {
+            let is_known = later.lines.iter().any(|line| *line != 0 && before.lines.contains(line));
+            if self.pause > 0 {
+                self.pause -= 1;
+                later.lines = [0; WANTED_LINES];
+            } else if is_known {
+                self.misses = self.misses.saturating_sub(HIT);
+            } else if self.misses < MISSES {
+                self.misses += 1;
+            } else {
+                // After the pause there is another trial, which is a shorter one.
+                (self.pause, self.misses) = (PAUSE, MISSES - HIT);
+                (self.wanted.lines, later.lines) = ([0; WANTED_LINES], [0; WANTED_LINES]);
+            }
+        }
+        self.wanted.add(&later);
+        self.wanted != before
+    }
+}
+
 fn add_line(lines: &mut [u64; WANTED_LINES], line: u64) {
     let at = lines.iter().position(|&known| known == line || known == 0).unwrap_or(WANTED_LINES - 1);
     if let Some(part) = lines.get_mut(..=at).filter(|_| line != 0) {
@@ -180,5 +229,33 @@ mod tests {
         assert!(all.add(&of(2, [0xc0, 0x100, 0x140, 0])));
         assert_eq!(all, of(3, [0xc0, 0x100, 0x140, 0x40]));
         assert!(!all.add(&Wanted::default()));
+    }
+
+    #[test]
+    fn lines_that_are_others_each_time_are_given_up_for_a_while() {
+        let of = |line| Wanted { registers: 1, fixed: [0x40, 0, 0, 0], lines: [line, 0, 0, 0] };
+        let mut learned = Learned::default();
+        let random = (1..).map(|number| of(number << 20));
+        // One change of what the kernel reads for each sample, until they are given up.
+        let changes = random.clone().take(1000).filter(|wanted| learned.add(wanted)).count();
+        assert!((5..=80).contains(&changes), "{changes}");
+        assert_eq!(*learned.wanted(), Wanted { lines: [0; 4], ..of(0) }, "the rest stays");
+        // Then it works on one object.
+        for _ in 0..2 * u64::from(PAUSE) {
+            learned.add(&of(0x80));
+        }
+        assert_eq!(learned.wanted().lines, [0x80, 0, 0, 0]);
+    }
+
+    #[test]
+    fn lines_that_come_and_go_are_kept() {
+        let of = |line| Wanted { lines: [line, 0, 0, 0], ..Wanted::default() };
+        let mut learned = Learned::default();
+        // Every second sample is at a line that never comes again.
+        for round in 1..500 {
+            learned.add(&of(round << 20));
+            learned.add(&of(0x40));
+            assert!(learned.wanted().lines.contains(&0x40), "{round}");
+        }
     }
 }

@@ -16,6 +16,7 @@ use super::pool::Pool;
 use super::ring::Ring;
 use super::tee::Tee;
 use super::user::is_user_interrupt;
+use super::waker::Waker;
 use crate::host::clock::monotonic_ns;
 use crate::host::priority;
 use crate::sample::batch::{Batch, PendingSample};
@@ -76,6 +77,7 @@ pub(super) struct Outlet {
     pub(super) pool: Pool,
     /// Batches that may wait there, see [`queue`].
     pub(super) room: usize,
+    pub(super) waker: Waker,
 }
 
 /// The ring of one CPU.
@@ -332,7 +334,7 @@ impl BatchSink {
     /// Passes the batch on if there is room. If there is none for long, the samples are dropped and counted, so that the rings
     /// are still drained; the side-band stays for the next batch.
     pub(super) fn send(&mut self) {
-        let Some(Outlet { to: out, pool, room }) = &self.out else { return };
+        let Some(Outlet { to: out, pool, room, waker }) = &self.out else { return };
         // The queue is never really full: to send into the place that the session is about to give up is to spin until it has, for
         // ever where we are real-time and it waits for our CPU.
         let is_full = out.len() >= *room;
@@ -350,6 +352,7 @@ impl BatchSink {
             }
             self.batch = batch;
         } else {
+            waker.wake();
             self.batch.samples = pool.list();
         }
     }
@@ -358,7 +361,10 @@ impl BatchSink {
     fn send_last(&mut self) {
         let batch = std::mem::take(&mut self.batch);
         // The session may have ended, which is no loss.
-        let _ = self.out.as_ref().map(|out| out.to.send(batch));
+        if let Some(out) = &self.out {
+            let _ = out.to.send(batch);
+            out.waker.wake();
+        }
     }
 
     pub(super) fn take(&mut self, bytes: &[u8], layout: &Layout) {

@@ -14,7 +14,7 @@ const LAYOUT: Layout = Layout {
 };
 
 fn outlet(to: Sender<Batch>) -> Outlet {
-    Outlet { to, pool: Pool::default(), room: QUEUE }
+    Outlet { to, pool: Pool::default(), room: QUEUE, waker: Waker::default() }
 }
 
 fn sink(out: Sender<Batch>, child_pid_namespace: bool) -> BatchSink {

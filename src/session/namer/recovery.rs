@@ -16,7 +16,7 @@ use crate::sample::batch::UserContext;
 use crate::sample::{RawSample, Sample, ThreadIndex};
 use scxprof_base::tables::Tables;
 use scxprof_recover::{
-    Candidate, CodeSource, CodeWindow, Recovery, RegsError, Snapshot, StackRange, Unrecovered, UserRegs, Wanted,
+    Candidate, CodeSource, CodeWindow, Learned, Recovery, RegsError, Snapshot, StackRange, Unrecovered, UserRegs,
     REGS_MASK,
 };
 
@@ -47,7 +47,7 @@ pub(in crate::session) struct Recoverer {
     windows: Vec<Window>,
     wanted: Option<WantedMap>,
     /// The memory that samples at a code address of a process need.
-    places: FxHashMap<(u32, u64), Wanted>,
+    places: FxHashMap<(u32, u64), Learned>,
     unresolved: Unresolved,
     counts: RecoveryStats,
 }
@@ -85,7 +85,7 @@ impl Recoverer {
         self.pagemap.measure(tables);
         let Self { stacks, places, .. } = self;
         tables.set_map::<(ThreadIndex, StackRange)>("stacks", stacks.len(), stacks.capacity(), 0);
-        tables.set_map::<((u32, u64), Wanted)>("code places with wanted memory", places.len(), places.capacity(), 0);
+        tables.set_map::<((u32, u64), Learned)>("code places with wanted memory", places.len(), places.capacity(), 0);
         self.unresolved.measure(tables);
     }
 
@@ -142,9 +142,9 @@ impl Recoverer {
                 self.places.clear();
             }
             let is_new = !self.places.contains_key(&(sample.raw.pid, regs.rip));
-            let wanted = self.places.entry((sample.raw.pid, regs.rip)).or_default();
-            if wanted.add(later) || is_new {
-                map.set(sample.raw.pid, regs.rip, wanted);
+            let learned = self.places.entry((sample.raw.pid, regs.rip)).or_default();
+            if learned.add(later) || is_new {
+                map.set(sample.raw.pid, regs.rip, learned.wanted());
             }
         }
         self.unresolved.count(outcome.operands, sample.raw.pid, space, maps);

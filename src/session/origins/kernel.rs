@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::RecvTimeoutError;
+use crossbeam_channel::TryRecvError;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::rescan::ProcfsRescan;
@@ -253,10 +253,10 @@ impl Origin for Kernel {
     type Sample = PendingSample;
 
     fn fill(&mut self, inlet: &mut Inlet<'_, PendingSample>) -> Filled {
-        match self.running.batches().recv_timeout(TICK) {
+        match self.running.next_batch(TICK) {
             Ok(batch) => self.running.pool().put_list(inlet.push(batch)),
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return Filled::End,
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) => return Filled::End,
         }
         if let Some(reread) = &self.reread {
             self.take_hints(inlet.order);
