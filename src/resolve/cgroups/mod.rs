@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::fs::{DirEntry, File};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::{fs, io};
@@ -28,6 +28,8 @@ const FILEID_KERNFS: i32 = 0xfe;
 /// The links of a cgroup's directory that contains no other: most are read no further. A directory of kernfs has one for each
 /// directory in it, and two (`kernfs_refresh_inode` in fs/kernfs/inode.c); not every file system counts them.
 const LINKS_OF_LEAF: u64 = 2;
+/// Of so many cgroups in one, the kernel is asked at once whether there are others in them, by a file.
+const MANY: usize = 4;
 /// The id of the root of every hierarchy (`kernfs_create_root` in fs/kernfs/dir.c hands out 1 first).
 const ROOT_ID: u64 = 1;
 /// The mount point that schedulers expect, whatever the host's is.
@@ -138,7 +140,7 @@ impl Cgroups {
         self.walk_all(counts_children).map(drop)
     }
 
-    /// The same, where the links of a directory may tell whether there are others in it. Returns how many were read.
+    /// The same, where the kernel may tell whether there are others in a directory. Returns how many were read.
     fn walk_all(&mut self, counts_children: bool) -> Result<usize, Error> {
         self.missing.clear();
         let top = self.mount.point.clone();
@@ -153,15 +155,22 @@ impl Cgroups {
             read += 1;
             // A cgroup has tens of files, of which nothing is asked but their kind, which is in the directory.
             let is_dir = |entry: &DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
-            for entry in entries.flatten().filter(is_dir) {
-                // The id is the inode on 64-bit kernels (`kernfs_id_ino` in include/linux/kernfs.h).
-                let Ok(metadata) = entry.metadata() else { continue };
+            let inner: Vec<DirEntry> = entries.flatten().filter(is_dir).collect();
+            let are_leaves = counts_children && inner.len() >= MANY && descendants(&dir) == Some(inner.len());
+            for entry in inner {
+                // The id is the inode on 64-bit kernels (`kernfs_id_ino` in include/linux/kernfs.h), which the directory has too.
+                let (id, is_leaf) = if are_leaves {
+                    (entry.ino(), true)
+                } else {
+                    let Ok(metadata) = entry.metadata() else { continue };
+                    (metadata.ino(), counts_children && metadata.nlink() == LINKS_OF_LEAF)
+                };
                 let path = entry.path();
                 self.note_population(&path);
                 if let Ok(below) = path.strip_prefix(&top) {
-                    self.insert(metadata.ino(), self.full_path(below.as_os_str().as_bytes()));
+                    self.insert(id, self.full_path(below.as_os_str().as_bytes()));
                 }
-                if !counts_children || metadata.nlink() != LINKS_OF_LEAF {
+                if !is_leaf {
                     open.push(path);
                 }
             }
@@ -368,6 +377,12 @@ pub(crate) fn display_path(path: &[u8]) -> Vec<u8> {
         display.extend_from_slice(path);
     }
     display
+}
+
+/// The cgroups in this one, and in those, as the kernel counts them; `None` for v1.
+fn descendants(dir: &Path) -> Option<usize> {
+    let text = fs::read_to_string(dir.join("cgroup.stat")).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("nr_descendants "))?.parse().ok()
 }
 
 /// What follows `base` in the path, without the slash; `None` if the path is not under it.

@@ -75,6 +75,30 @@ fn a_cgroup_without_others_in_it_is_not_read() {
 }
 
 #[test]
+fn the_kernel_tells_whether_any_of_many_has_others_in_it() {
+    let tree = Tree::unified("/");
+    let many = tree.dir.path().join("cg/many");
+    for name in 0..MANY {
+        fs::create_dir_all(many.join(name.to_string())).unwrap();
+    }
+    fs::create_dir(many.join("0/in")).unwrap();
+    let mut entries = fs::read_dir(&many).unwrap().flatten();
+    if entries.any(|entry| entry.ino() != entry.metadata().unwrap().ino()) || fs::metadata(&many).unwrap().nlink() < 3 {
+        println!("SKIP: the_kernel_tells_whether_any_of_many_has_others_in_it: this file system does not tell");
+        return;
+    }
+    let named = |descendants: usize| {
+        fs::write(many.join("cgroup.stat"), format!("nr_descendants {descendants}\nnr_dying_descendants 9\n")).unwrap();
+        let mut cgroups = Cgroups::new(&tree.roots).unwrap();
+        cgroups.walk_all(true).unwrap();
+        let is_known = |below: &str| cgroups.known().any(|(id, _)| id == tree.id(below));
+        (is_known("many/1"), is_known("many/0/in"))
+    };
+    assert_eq!(named(MANY + 1), (true, true));
+    assert_eq!(named(MANY), (true, false), "it says that there is none");
+}
+
+#[test]
 fn live_the_walk_finds_every_directory() {
     let skip = |reason: &dyn std::fmt::Display| println!("SKIP: live_the_walk_finds_every_directory: {reason}");
     let mut cgroups = match Cgroups::new(&Roots::default()) {
@@ -88,7 +112,7 @@ fn live_the_walk_finds_every_directory() {
     }
     let inner = Made(top.0.join("a"));
     fs::create_dir(&inner.0).unwrap();
-    let innermost = ["b", "c"].map(|below| Made(inner.0.join(below)));
+    let innermost = ["b", "c", "d", "e"].map(|below| Made(inner.0.join(below)));
     for made in &innermost {
         fs::create_dir(&made.0).unwrap();
     }
@@ -96,7 +120,8 @@ fn live_the_walk_finds_every_directory() {
     let found = cgroups.known().filter(|(_, path)| String::from_utf8_lossy(path).contains(&name));
     let mut found: Vec<u64> = found.map(|(id, _)| id).collect();
     found.sort_unstable();
-    let mut made = [&top, &inner, &innermost[0], &innermost[1]].map(|made| fs::metadata(&made.0).unwrap().ino());
+    let made = [&top, &inner].into_iter().chain(&innermost);
+    let mut made: Vec<u64> = made.map(|made| fs::metadata(&made.0).unwrap().ino()).collect();
     made.sort_unstable();
     drop(innermost);
     drop(inner);
