@@ -36,15 +36,16 @@ impl Comm {
     pub const MAX: usize = 15;
 
     /// The name up to its first NUL, truncated to [`Comm::MAX`] bytes as in the kernel.
+    #[inline]
     #[must_use]
     pub fn new(name: &[u8]) -> Self {
-        let mut bytes = [0; Self::MAX + 1];
-        let mut len = 0;
-        for (to, &from) in bytes.iter_mut().take(Self::MAX).zip(name.iter().take_while(|&&byte| byte != 0)) {
-            *to = from;
-            len += 1;
-        }
-        bytes[Self::MAX] = len;
+        const ONES: u128 = u128::MAX / 0xff;
+        let all = word(name.get(..Self::MAX).unwrap_or(name));
+        // The lowest of these bits is that of the first NUL; the last byte is one.
+        let nuls = all.wrapping_sub(ONES) & !all & ONES << 7;
+        let bits = nuls.trailing_zeros() & !7;
+        let mut bytes = (all & ((1 << bits) - 1)).to_le_bytes();
+        bytes[Self::MAX] = (bits / 8) as u8;
         Self { bytes }
     }
 
@@ -71,6 +72,19 @@ impl Comm {
             }
         }
     }
+}
+
+/// At most 16 bytes as a number, the first one lowest. Each byte is read once or twice, but none alone.
+#[inline]
+fn word(bytes: &[u8]) -> u128 {
+    let bits = 8 * bytes.len();
+    if let (Some(first), Some(last)) = (bytes.first_chunk(), bytes.last_chunk()) {
+        return u128::from(u64::from_le_bytes(*first)) | u128::from(u64::from_le_bytes(*last)) << (bits - 64);
+    }
+    if let (Some(first), Some(last)) = (bytes.first_chunk(), bytes.last_chunk()) {
+        return u128::from(u32::from_le_bytes(*first)) | u128::from(u32::from_le_bytes(*last)) << (bits - 32);
+    }
+    bytes.iter().rev().fold(0, |all, byte| all << 8 | u128::from(*byte))
 }
 
 impl From<&str> for Comm {
@@ -411,6 +425,14 @@ mod tests {
         assert_eq!(Comm::new(b"a-name-of-more-than-15").as_bytes(), b"a-name-of-more-");
         assert_eq!(Comm::new(b"web\0junk").as_bytes(), b"web");
         assert!(Comm::new(b"").is_empty());
+        for len in 0..=20 {
+            let name = &b"a\xff\x80\x01bcdefghijklmnopqrstuvwxyz"[..len];
+            assert_eq!(Comm::new(name).as_bytes(), &name[..len.min(15)]);
+            for nul in 0..len {
+                let cut = [&name[..nul], b"\0", &name[nul..]].concat();
+                assert_eq!(Comm::new(&cut).as_bytes(), &name[..nul.min(15)]);
+            }
+        }
     }
 
     #[test]
