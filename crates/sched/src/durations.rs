@@ -3,14 +3,7 @@
 use std::fmt;
 use std::ops::Deref;
 
-use sketches_ddsketch::{Config, DDSketch};
-
-/// Quantiles are right within this part of their value.
-const ERROR: f64 = 0.01;
-/// Bins of a sketch: with this error, durations from 1 ns to 18 s take 1,180.
-const BINS: u32 = 1280;
-/// Durations below, in ns, count as 0.
-const LEAST: f64 = 0.5;
+use super::bins::{Bins, MAX_BINS};
 
 /// Durations in ns: their number, sum, minimum and maximum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -24,7 +17,10 @@ pub struct Sums {
 impl Sums {
     /// Adds one.
     pub fn add(&mut self, ns: u64) {
-        self.merge(&Self { count: 1, sum: ns, min: ns, max: ns });
+        self.min = if self.count == 0 { ns } else { self.min.min(ns) };
+        self.max = self.max.max(ns);
+        self.count += 1;
+        self.sum = self.sum.saturating_add(ns);
     }
 
     /// Adds all of `other`.
@@ -73,7 +69,7 @@ impl Sums {
 #[derive(Clone, Default)]
 pub struct Durations {
     sums: Sums,
-    sketch: Option<Box<DDSketch>>,
+    bins: Bins,
 }
 
 impl fmt::Debug for Durations {
@@ -94,26 +90,27 @@ impl Durations {
     /// Adds one.
     pub fn add(&mut self, ns: u64) {
         self.sums.add(ns);
-        self.sketch.get_or_insert_with(empty).add(ns as f64);
+        self.bins.add(ns);
     }
 
     /// Adds all of `other`.
     pub fn merge(&mut self, other: &Self) {
         self.sums.merge(&other.sums);
-        if let Some(sketch) = &other.sketch {
-            // All have the same configuration, so this cannot fail.
-            let _ = self.sketch.get_or_insert_with(empty).merge(sketch);
-        }
+        self.bins.merge(&other.bins);
     }
 
     /// The quantile `q` from 0 to 1, within 1 %; `None` if there is none.
     #[must_use]
     pub fn quantile(&self, q: f64) -> Option<u64> {
-        // The nearest rank: the sketch would take the one below.
+        if self.sums.count == 0 {
+            return None;
+        }
+        // The nearest rank; its middle, so that it is found again where a number of this size has no fraction.
         let count = self.sums.count as f64;
         let rank = (q * count).ceil().max(1.0) - 1.0;
-        let q = ((rank + 0.5) / (count - 1.0)).min(1.0);
-        let value = self.sketch.as_ref()?.quantile(if q.is_nan() { 1.0 } else { q }).ok().flatten()?;
+        let q = (rank + 0.5) / (count - 1.0);
+        let value =
+            if q < 1.0 { self.bins.at((q * (count - 1.0)) as u64, self.sums.count) } else { self.sums.max as f64 };
         // A bin's value may lie outside of what was added.
         Some((value.round() as u64).clamp(self.sums.min, self.sums.max))
     }
@@ -121,17 +118,19 @@ impl Durations {
     /// Bytes of memory beside the value itself, at most.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.sketch.as_ref().map_or(0, |_| size_of::<DDSketch>() + BINS as usize * size_of::<u64>())
+        if self.bins.is_empty() {
+            0
+        } else {
+            MAX_BINS * size_of::<u64>()
+        }
     }
-}
-
-fn empty() -> Box<DDSketch> {
-    Box::new(DDSketch::new(Config::new(ERROR, BINS, LEAST)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bins::ERROR;
+    use sketches_ddsketch::{Config, DDSketch};
 
     fn of(values: &[u64]) -> Durations {
         let mut durations = Durations::default();
@@ -163,7 +162,50 @@ mod tests {
         assert_eq!(of(&[7]).quantile(0.5), Some(7));
     }
 
+    /// The same distribution as another program would make it.
+    struct Sketch(DDSketch, Sums);
+
+    impl Sketch {
+        fn of(values: &[u64]) -> Self {
+            let (mut sketch, mut sums) = (DDSketch::new(Config::new(ERROR, MAX_BINS as u32, 0.5)), Sums::default());
+            for &ns in values {
+                sketch.add(ns as f64);
+                sums.add(ns);
+            }
+            Self(sketch, sums)
+        }
+
+        fn quantile(&self, q: f64) -> Option<u64> {
+            let count = self.1.count as f64;
+            let rank = (q * count).ceil().max(1.0) - 1.0;
+            let q = ((rank + 0.5) / (count - 1.0)).min(1.0);
+            let value = self.0.quantile(if q.is_nan() { 1.0 } else { q }).ok().flatten()?;
+            Some((value.round() as u64).clamp(self.1.min, self.1.max))
+        }
+    }
+
     proptest::proptest! {
+        #[test]
+        fn quantiles_are_those_of_a_sketch(
+            values in proptest::collection::vec((0u32..64, proptest::num::u64::ANY), 0..300),
+            least in 0u32..64,
+            q in 0.0f64..=1.0,
+        ) {
+            // Of all sizes, so that bins are added up, or of some.
+            for (by, least) in [(1, 0), (2, least), (8, least)] {
+                let values: Vec<u64> = values.iter().map(|(some, ns)| ns >> (some / by + least).min(63)).collect();
+                let (durations, sketch) = (of(&values), Sketch::of(&values));
+                for q in [q, 0.0, 0.5, 0.9, 0.99, 1.0] {
+                    proptest::prop_assert_eq!(durations.quantile(q), sketch.quantile(q));
+                }
+                // In any order.
+                let (left, right) = values.split_at(values.len() / 3);
+                let mut merged = of(right);
+                merged.merge(&of(left));
+                proptest::prop_assert_eq!(merged.quantile(q), durations.quantile(q));
+            }
+        }
+
         #[test]
         fn quantiles_are_within_the_error(values in proptest::collection::vec(0u64..10_000_000_000, 1..300), q in 0.0f64..=1.0) {
             let (mut sorted, (left, right)) = (values.clone(), values.split_at(values.len() / 3));

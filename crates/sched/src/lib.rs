@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bins;
 pub mod dsqs;
 mod durations;
 mod facts;
