@@ -16,6 +16,7 @@ use scxprof_sched::report::{self, By, CellOf, Labels, Line, Order};
 use scxprof_sched::wakers::report::{self as wakers, Level, Within};
 use scxprof_sched::wakers::{Edge, Locality};
 use scxprof_sched::{Class, Fact, Facts, Gaps, Recent, RecentWindow, Stats, Threads, Tracker, Unwoken, Wakers};
+use scxprof_trace::Event;
 
 /// Statistics of the scheduler's events. They are complete when the session has ended.
 #[derive(Debug, Default)]
@@ -38,7 +39,7 @@ struct All<'a> {
 
 impl Facts for All<'_> {
     #[inline]
-    fn fact(&mut self, threads: &Threads, fact: Fact) {
+    fn fact(&mut self, threads: &Threads, fact: &Fact) {
         self.stats.fact(threads, fact);
         self.dsqs.fact(threads, fact);
         if let Some(wakers) = &mut self.wakers {
@@ -108,6 +109,16 @@ impl SchedSink {
         if let Some(recent) = &mut self.recent {
             recent.until(time, &self.tracker);
         }
+    }
+
+    #[inline]
+    fn take(&mut self, event: &SchedEvent) {
+        let Self { tracker, stats, dsqs, wakers, recent, .. } = self;
+        if let Some(recent) = recent {
+            recent.until(event.time, tracker);
+        }
+        let all = &mut All { stats, dsqs, wakers: wakers.as_mut(), recent: recent.as_mut() };
+        tracker.take(event, all);
     }
 
     /// What threads are called in lines.
@@ -258,13 +269,18 @@ impl Sink for SchedSink {
     fn samples(&mut self, _: &[Sample], _: &mut Cgroups) {}
 
     fn sched(&mut self, events: &[SchedEvent], _: &mut Cgroups) {
-        let Self { tracker, stats, dsqs, wakers, recent, .. } = self;
         for event in events {
-            if let Some(recent) = recent {
-                recent.until(event.time, tracker);
+            self.take(event);
+        }
+    }
+
+    fn events(&mut self, events: &[Event], _: &mut Cgroups) {
+        for event in events {
+            match event {
+                Event::Sched(event) => self.take(event),
+                // Only those of wprof's queues are any.
+                Event::Trace(_) => event.scheduling().iter().for_each(|event| self.take(event)),
             }
-            let all = &mut All { stats, dsqs, wakers: wakers.as_mut(), recent: recent.as_mut() };
-            tracker.take(event, all);
         }
     }
 

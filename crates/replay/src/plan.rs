@@ -436,8 +436,8 @@ impl Plan {
 }
 
 impl Facts for Plan {
-    fn fact(&mut self, threads: &Threads, fact: Fact) {
-        match fact {
+    fn fact(&mut self, threads: &Threads, fact: &Fact) {
+        match *fact {
             Fact::Switched { prev, state, next, .. } => self.switched(threads, prev, state, next),
             Fact::Woken { thread, waker, .. } => self.woken(threads, thread, waker),
             Fact::Charged { thread, ns } => {

@@ -132,8 +132,8 @@ impl Dsqs {
 }
 
 impl Facts for Dsqs {
-    fn fact(&mut self, _: &Threads, fact: Fact) {
-        match fact {
+    fn fact(&mut self, _: &Threads, fact: &Fact) {
+        match *fact {
             Fact::Queued { dsq, time, by, .. } => {
                 let row = self.row(dsq);
                 match by {
@@ -333,7 +333,7 @@ mod tests {
         let mut dsqs = Dsqs::default();
         let threads = Threads::default();
         for dsq in 0..3 * MAX_DSQS as u64 {
-            dsqs.fact(&threads, Fact::Queued { thread: 0, dsq, time: dsq, by: QueuedBy::Scheduler });
+            dsqs.fact(&threads, &Fact::Queued { thread: 0, dsq, time: dsq, by: QueuedBy::Scheduler });
         }
         assert_eq!(dsqs.len(), MAX_DSQS + 1);
         assert_eq!(dsqs.rows().map(|(_, row)| row.inserted).sum::<u64>(), 3 * MAX_DSQS as u64);

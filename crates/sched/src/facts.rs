@@ -188,5 +188,5 @@ pub enum QueuedBy {
 /// Takes facts.
 pub trait Facts {
     /// One fact; `threads` has those that it names.
-    fn fact(&mut self, threads: &Threads, fact: Fact);
+    fn fact(&mut self, threads: &Threads, fact: &Fact);
 }

@@ -96,7 +96,7 @@ impl Recent {
         self.open = Some((begin, end));
         for (cpu, thread, is_thread, since) in tracker.on_cpus() {
             if since < end {
-                self.fact(tracker.threads(), Fact::Ran { cpu, thread, is_thread, from: since, until: end });
+                self.fact(tracker.threads(), &Fact::Ran { cpu, thread, is_thread, from: since, until: end });
             }
         }
         let next = Stats::new(self.stats.places().clone());
@@ -126,8 +126,8 @@ impl Recent {
 }
 
 impl Facts for Recent {
-    fn fact(&mut self, threads: &Threads, fact: Fact) {
-        let fact = match fact {
+    fn fact(&mut self, threads: &Threads, fact: &Fact) {
+        let fact = match *fact {
             // What came before this window was counted there.
             Fact::Ran { cpu, thread, is_thread, from, until } => {
                 let from = from.max(self.open.map_or(0, |open| open.0)).min(until);
@@ -135,8 +135,8 @@ impl Facts for Recent {
             }
             fact => fact,
         };
-        self.stats.fact(threads, fact);
-        self.dsqs.fact(threads, fact);
+        self.stats.fact(threads, &fact);
+        self.dsqs.fact(threads, &fact);
     }
 }
 

@@ -358,8 +358,8 @@ impl Stats {
 }
 
 impl Facts for Stats {
-    fn fact(&mut self, threads: &Threads, fact: Fact) {
-        match fact {
+    fn fact(&mut self, threads: &Threads, fact: &Fact) {
+        match *fact {
             Fact::Switched { cpu, prev, state, next, is_thread, is_first } => {
                 if is_thread {
                     self.cpu(cpu).row.switched(state);
@@ -487,7 +487,7 @@ mod tests {
         let mut stats = Stats::new(places);
         let threads = Threads::default();
         for to in [1, 2, 5, 100] {
-            stats.fact(&threads, Fact::Migrated { thread: 0, from: 0, to });
+            stats.fact(&threads, &Fact::Migrated { thread: 0, from: 0, to });
         }
         let expected = Migrations { total: 4, core: 1, llc: 1, node: 0, nodes: 1 };
         assert_eq!(stats.rows[0].migrations, expected);

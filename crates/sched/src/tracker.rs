@@ -197,7 +197,7 @@ impl Tracker {
         let hint = hint.into();
         let Some(slot) = threads.find(tid) else { return };
         let Some(before) = threads.get(slot).map(Thread::home).filter(|home| home.hint != hint) else { return };
-        facts.fact(threads, Fact::Left { thread: slot, to: Home { hint, ..before } });
+        facts.fact(threads, &Fact::Left { thread: slot, to: Home { hint, ..before } });
         if let Some(thread) = threads.get_mut(slot) {
             thread.hint = hint;
         }
@@ -205,7 +205,7 @@ impl Tracker {
 
     /// What threads did is not known, except of those that ran on another CPU all the time.
     fn lost(threads: &mut Threads, (cpu, running): (u32, Option<Slot>), from: u64, until: u64, facts: &mut impl Facts) {
-        facts.fact(threads, Fact::Lost { cpu, from, until });
+        facts.fact(threads, &Fact::Lost { cpu, from, until });
         let (mut touched, mut queued) = (Vec::new(), Vec::new());
         for &slot in threads.by_tid.values() {
             let Some(thread) = threads.slots.get_mut(slot as usize) else { continue };
@@ -221,10 +221,10 @@ impl Tracker {
             touched.push(slot);
         }
         for dsq in queued {
-            facts.fact(threads, Fact::Unqueued { dsq, time: until });
+            facts.fact(threads, &Fact::Unqueued { dsq, time: until });
         }
         for thread in touched {
-            facts.fact(threads, Fact::Touched { thread });
+            facts.fact(threads, &Fact::Touched { thread });
         }
     }
 }
@@ -297,7 +297,7 @@ impl<F: Facts> Steps<'_, F> {
     }
 
     fn fact(&mut self, fact: Fact) {
-        self.facts.fact(self.threads, fact);
+        self.facts.fact(self.threads, &fact);
     }
 
     /// The thread that runs on the CPU, with its process and cgroup as in the event.

@@ -10,8 +10,8 @@ use scxprof_base::sample::TaskHint;
 struct All(Vec<Fact>);
 
 impl Facts for All {
-    fn fact(&mut self, _: &Threads, fact: Fact) {
-        self.0.push(fact);
+    fn fact(&mut self, _: &Threads, fact: &Fact) {
+        self.0.push(*fact);
     }
 }
 

@@ -191,8 +191,8 @@ impl Follower {
 }
 
 impl Facts for Follower {
-    fn fact(&mut self, threads: &Threads, fact: Fact) {
-        match fact {
+    fn fact(&mut self, threads: &Threads, fact: &Fact) {
+        match *fact {
             Fact::Ran { cpu, thread, is_thread, from, until } if self.is_of(threads, thread, cpu) => {
                 let state = if is_thread { State::Running } else { State::Idle };
                 let thread = thread.and_then(|slot| named(threads, slot));

@@ -39,9 +39,9 @@ pub(super) struct Woken {
 struct Collect(Option<Woken>);
 
 impl Facts for Collect {
-    fn fact(&mut self, threads: &Threads, fact: Fact) {
+    fn fact(&mut self, threads: &Threads, fact: &Fact) {
         // A new thread is no message.
-        let Fact::Woken { thread, cpu, time, waker: Some(waker), is_new: false, .. } = fact else { return };
+        let Fact::Woken { thread, cpu, time, waker: Some(waker), is_new: false, .. } = *fact else { return };
         if let (Some(&waker), Some(&wakee)) = (threads.get(waker), threads.get(thread)) {
             self.0 = Some(Woken { time, cpu, waker, wakee });
         }

@@ -84,8 +84,10 @@ impl Chain {
     }
 
     fn is_like(&self, other: &Self) -> bool {
-        let names = |chain: &'_ Self| chain.path.map(|link| link.comm);
-        self.threads.min(MAX_PATH as u8 + 1) == other.threads.min(MAX_PATH as u8 + 1) && names(self) == names(other)
+        let shown = |chain: &Self| chain.threads.min(MAX_PATH as u8 + 1);
+        // Where they differ, the last one most often does.
+        let mut both = self.path.iter().zip(&other.path).rev();
+        shown(self) == shown(other) && both.all(|(link, other)| link.comm == other.comm)
     }
 }
 

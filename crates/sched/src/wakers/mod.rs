@@ -27,9 +27,9 @@ pub use self::chains::{MAX_LENGTH, MAX_PATH, TOP};
 /// Edges between threads that live, of about 150 bytes each. If there are more, at least half of them, those of the fewest
 /// wakeups, are added up by class.
 pub const MAX_EDGES: usize = 1 << 16;
-/// Edges by class, of about 200 bytes each. If there are more, they lose their processes; then later ones are only counted.
+/// Edges by class, of about 150 bytes each and as many for each class. If there are more, they lose their processes; then later ones are only counted.
 pub const MAX_CLASS_EDGES: usize = 1 << 15;
-/// Preemptions by class, of about 100 bytes each; likewise.
+/// Preemptions by class, of about 30 bytes each and 150 for each class; likewise.
 pub const MAX_PREEMPTIONS: usize = 1 << 14;
 
 /// Folded edges that are kept by the threads' ids beside those by class, of about 100 bytes each: those of threads that have ended,
@@ -114,6 +114,15 @@ enum Waker {
     },
     /// A thread of the process that is left out.
     Own,
+}
+
+impl Waker {
+    fn slot(&self) -> Option<Slot> {
+        match self {
+            Self::Thread { slot, .. } => Some(*slot),
+            Self::Interrupt | Self::Own => None,
+        }
+    }
 }
 
 /// A wakeup whose thread has not run yet.
@@ -245,13 +254,13 @@ impl Wakers {
     }
 
     /// The edges of threads that have ended, or had no room, by class.
-    pub fn class_edges(&self) -> impl Iterator<Item = (Option<&Class>, &Class, &Edge)> {
-        self.classes.iter().map(|((waker, wakee), edge)| (waker.as_ref(), wakee, edge))
+    pub fn class_edges(&self) -> impl Iterator<Item = (Option<Class>, Class, &Edge)> {
+        self.classes.iter().map(|((waker, wakee), edge)| (waker, wakee, edge))
     }
 
     /// Preemptions by class: by whom, `None` for the idle task, and of whom.
-    pub fn preemptions(&self) -> impl Iterator<Item = (Option<&Class>, &Class, u64)> {
-        self.preemptions.iter().map(|((by, of), count)| (by.as_ref(), of, *count))
+    pub fn preemptions(&self) -> impl Iterator<Item = (Option<Class>, Class, u64)> + '_ {
+        self.preemptions.iter().map(|((by, of), count)| (by, of, *count))
     }
 
     /// Counts.
@@ -269,7 +278,7 @@ impl Wakers {
     /// Ids of the cgroups of classes.
     pub fn cgroups(&self) -> impl Iterator<Item = u64> + '_ {
         let pairs = self.classes.iter().map(|(pair, _)| pair).chain(self.preemptions.iter().map(|(pair, _)| pair));
-        pairs.flat_map(|(by, of)| by.iter().chain([of])).map(|class| class.cgroup)
+        pairs.flat_map(|(by, of)| by.into_iter().chain([of])).map(|class| class.cgroup)
     }
 
     /// Edges and preemptions.
@@ -400,39 +409,40 @@ impl Wakers {
         if !begins {
             return;
         }
-        let (waker, chain) = match by {
-            _ if is_own => (Waker::Own, None),
-            None => (Waker::Interrupt, None),
-            Some((slot, by)) => {
-                let node = self.node(slot);
-                let chain = node.chain.filter(|_| node.pending.is_none());
-                (Waker::Thread { slot, serial: node.serial, class: Class::of_any_hint(by) }, chain)
-            }
+        self.node(slot);
+        let waker = match by {
+            _ if is_own => Waker::Own,
+            None => Waker::Interrupt,
+            Some((slot, by)) => Waker::Thread { slot, serial: self.node(slot).serial, class: Class::of_any_hint(by) },
         };
-        let node = self.node(slot);
-        node.pending = Some(Pending { time, cpu, waker });
-        node.chain = Some(chain.unwrap_or_default());
+        // It goes on with the chain of its waker, as far as there is one.
+        let from = waker.slot().and_then(|from| self.nodes.get(from as usize));
+        let chain = from.filter(|from| from.pending.is_none()).and_then(|from| from.chain).unwrap_or_default();
+        if let Some(node) = self.nodes.get_mut(slot as usize) {
+            (node.pending, node.chain) = (Some(Pending { time, cpu, waker }), Some(chain));
+        }
     }
 
     fn waited(&mut self, threads: &Threads, slot: Slot, cpu: u32, (from, until): (u64, u64), why: Why) {
         let Some(thread) = threads.get(slot) else { return };
         let is_own = self.is_own(thread);
         let ns = until.saturating_sub(from);
-        let node = self.node(slot);
+        self.node(slot);
+        let Self { nodes, chains, .. } = self;
+        let Some(node) = nodes.get_mut(slot as usize) else { return };
         let pending = node.pending.take();
         let chain = node.chain.as_mut().filter(|_| !is_own);
         match (why, chain, pending) {
-            (Why::Preempted, Some(chain), None) => chain.resumed(ns),
+            (Why::Preempted, Some(chain), None) => {
+                chain.resumed(ns);
+                chains.add(chain);
+            }
             (Why::Woken(_) | Why::New, Some(chain), Some(pending)) if pending.time == from => {
                 chain.woken(ns, thread);
-                let chain = *chain;
-                self.chains.add(&chain);
-                return self.ran(thread, slot, cpu, ns, pending);
+                chains.add(chain);
+                self.ran(thread, slot, cpu, ns, pending);
             }
-            _ => return node.forget(),
-        }
-        if let Some(chain) = node.chain {
-            self.chains.add(&chain);
+            _ => node.forget(),
         }
     }
 
@@ -448,6 +458,9 @@ impl Wakers {
         };
         let sum = if waker_class.is_none() { &mut self.by_interrupts } else { &mut self.by_threads };
         sum.add(&self.places, pending.cpu, cpu);
+        if self.max_edges == 0 {
+            return;
+        }
         let mut of_wait = Edge::default();
         of_wait.latency.add(ns);
         of_wait.places.add(&self.places, pending.cpu, cpu);
@@ -491,8 +504,8 @@ impl Wakers {
 }
 
 impl Facts for Wakers {
-    fn fact(&mut self, threads: &Threads, fact: Fact) {
-        match fact {
+    fn fact(&mut self, threads: &Threads, fact: &Fact) {
+        match *fact {
             Fact::Woken { thread, cpu, time, waker, is_new, .. } => {
                 self.woken(threads, thread, (cpu, time), waker, is_new);
             }

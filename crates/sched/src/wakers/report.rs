@@ -188,7 +188,7 @@ pub fn between(
     let mut group = |class: Class| groups.entry(class).or_insert_with(|| group_of(&class)).clone();
     let living = wakers.thread_edges(threads);
     let living = living.map(|(waker, wakee, edge)| (waker.map(Class::of_any_hint), Class::of_any_hint(wakee), edge));
-    let ended = wakers.class_edges().map(|(waker, wakee, edge)| (waker.copied(), *wakee, edge));
+    let ended = wakers.class_edges();
     let mut between = BTreeMap::new();
     for (waker, wakee, edge) in living.chain(ended) {
         let Some(waker) = waker else { continue };
@@ -239,7 +239,7 @@ impl<'a> Names<'a> {
             edges.entry(key).or_default().merge(edge);
         }
         for (waker, wakee, edge) in wakers.class_edges() {
-            let key = (waker.map(|waker| self.class(waker)), self.class(wakee));
+            let key = (waker.map(|waker| self.class(&waker)), self.class(&wakee));
             edges.entry(key).or_default().merge(edge);
         }
         edges
@@ -248,7 +248,7 @@ impl<'a> Names<'a> {
     fn preempted(&self, wakers: &Wakers) -> Vec<PreemptionLine> {
         let mut lines: FxHashMap<_, u64> = FxHashMap::default();
         for (by, of, count) in wakers.preemptions() {
-            *lines.entry((by.map(|by| self.class(by)), self.class(of))).or_default() += count;
+            *lines.entry((by.map(|by| self.class(&by)), self.class(&of))).or_default() += count;
         }
         let line = |((by, thread), preemptions): ((Option<Key<'_>>, Key<'_>), u64)| PreemptionLine {
             by: by.map(Party::from),

@@ -47,7 +47,7 @@ fn edges((wakers, tracker): &(Wakers, Tracker)) -> Vec<(u32, u32, u64, u64, u64)
 
 /// Names, "-" for the idle task, wakeups, ends of waits, their sum.
 fn class_edges(wakers: &Wakers) -> Vec<(String, String, u64, u64, u64)> {
-    let name = |class: &Class| class.comm.to_string();
+    let name = |class: Class| class.comm.to_string();
     let edges = wakers.class_edges().map(|(waker, wakee, edge)| {
         let waker = waker.map_or("-".to_owned(), name);
         (waker, name(wakee), edge.wakeups, edge.latency.count(), edge.latency.sum())
@@ -196,7 +196,7 @@ fn preemptions_are_counted_by_whom() {
         switch(50, 1, Runnable, 0),
     ];
     let preemptions = |wakers: &Wakers| {
-        let name = |class: &Class| class.comm.to_string();
+        let name = |class: Class| class.comm.to_string();
         let all = wakers.preemptions().map(|(by, of, count)| (by.map_or("-".into(), name), name(of), count));
         let mut all: Vec<(String, String, u64)> = all.collect();
         all.sort_unstable();
@@ -441,8 +441,8 @@ struct Counting {
 }
 
 impl Facts for Counting {
-    fn fact(&mut self, threads: &Threads, fact: Fact) {
-        match fact {
+    fn fact(&mut self, threads: &Threads, fact: &Fact) {
+        match *fact {
             Fact::Woken { .. } => self.woken += 1,
             Fact::Waited { why: Why::Woken(_) | Why::New, .. } => self.waited += 1,
             Fact::Preempted { .. } => self.preempted += 1,

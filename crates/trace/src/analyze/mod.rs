@@ -240,10 +240,11 @@ impl Analysis {
         if !self.selection.begins(event.time()) {
             return;
         }
+        let is_selected = self.selection.keeps(event);
         if let Some(runs) = &mut self.runs {
-            runs.take(event, &self.selection);
+            runs.take(event, &self.selection, is_selected);
         }
-        if !self.selection.keeps(event) {
+        if !is_selected {
             return;
         }
         if let Some(pairs) = &mut self.pairs {

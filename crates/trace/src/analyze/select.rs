@@ -45,11 +45,14 @@ pub(super) struct Selection {
     /// The time of the first event, and that from which on events count.
     first: Option<u64>,
     from: u64,
+    /// All threads and CPUs from the first event on.
+    is_all: bool,
 }
 
 impl Selection {
     pub(super) fn new(select: Select) -> Self {
-        Self { select, first: None, from: 0 }
+        let is_all = select.threads.is_none() && select.cpus.is_empty() && select.from == 0;
+        Self { select, first: None, from: 0, is_all }
     }
 
     /// The time of an event; false if it is after the selected one.
@@ -70,7 +73,12 @@ impl Selection {
     }
 
     /// True if an event that is no scheduling event counts.
+    #[inline]
     pub(super) fn keeps(&self, event: &Event) -> bool {
+        self.is_all && event.time() >= self.from || self.keeps_some(event)
+    }
+
+    fn keeps_some(&self, event: &Event) -> bool {
         if event.time() < self.from || !self.is_of_cpu(event.cpu()) {
             return false;
         }
@@ -83,8 +91,19 @@ impl Selection {
         is_of
     }
 
+    /// True if all of a fact at the time `now` counts, without a look at what is selected.
+    #[inline]
+    pub(super) fn takes(&self, now: u64, fact: &Fact) -> bool {
+        // What began before the first event counts from there.
+        let begins = match *fact {
+            Fact::Ran { from, .. } | Fact::Slept { from, .. } => from.min(now),
+            _ => now,
+        };
+        self.is_all && begins >= self.from
+    }
+
     /// What counts of a fact at the time `now`.
-    pub(super) fn fact(&self, now: u64, threads: &Threads, fact: Fact) -> Option<Fact> {
+    pub(super) fn part_of(&self, now: u64, threads: &Threads, fact: Fact) -> Option<Fact> {
         if now < self.from {
             return matches!(fact, Fact::Touched { .. } | Fact::Ended { .. }).then_some(fact);
         }

@@ -237,8 +237,8 @@ impl Adding {
 }
 
 impl Facts for Adding {
-    fn fact(&mut self, threads: &Threads, fact: Fact) {
-        match fact {
+    fn fact(&mut self, threads: &Threads, fact: &Fact) {
+        match *fact {
             Fact::Switched { cpu, prev, next, .. } => {
                 if let Some(prev) = prev {
                     self.settle(threads, prev);

@@ -180,8 +180,8 @@ impl<W: Write + Send> Follow<'_, W> {
 }
 
 impl<W: Write + Send> Facts for Follow<'_, W> {
-    fn fact(&mut self, threads: &Threads, fact: Fact) {
-        match fact {
+    fn fact(&mut self, threads: &Threads, fact: &Fact) {
+        match *fact {
             Fact::Ran { cpu, thread, is_thread: true, from, until } => self.ran(threads, cpu, thread, (from, until)),
             Fact::Waited { thread, cpu, from, until, why } => {
                 // A preemption may begin at the same time.

@@ -280,8 +280,8 @@ struct Adds {
 }
 
 impl Facts for Adds {
-    fn fact(&mut self, threads: &Threads, fact: Fact) {
-        let (slot, name, ns) = match fact {
+    fn fact(&mut self, threads: &Threads, fact: &Fact) {
+        let (slot, name, ns) = match *fact {
             Fact::Ran { thread: Some(thread), from, until, .. } => (thread, "running", until - from),
             Fact::Waited { thread, from, until, why: Why::Preempted, .. } => (thread, "preempted", until - from),
             Fact::Waited { thread, from, until, .. } => (thread, "runnable", until - from),

@@ -28,13 +28,13 @@ fn add(sums: &mut Sums, key: u32, ns: u64) {
 }
 
 impl Facts for Adds {
-    fn fact(&mut self, threads: &Threads, fact: Fact) {
+    fn fact(&mut self, threads: &Threads, fact: &Fact) {
         let tid = |slot| threads.get(slot).unwrap().tid;
-        if let Fact::Switched { cpu, .. } = fact {
+        if let Fact::Switched { cpu, .. } = *fact {
             self.compact.entry(cpu).and_modify(|count| *count += 1);
         }
         let sums = &mut self.oracle;
-        match fact {
+        match *fact {
             Fact::Ran { cpu, .. } | Fact::Waited { cpu, .. } if self.compact.get(&cpu) == Some(&1) => {}
             Fact::Ran { thread: Some(slot), from, until, .. } => add(&mut sums.run, tid(slot), until - from),
             Fact::Ran { cpu, from, until, .. } => add(&mut sums.idle, cpu, until - from),

@@ -174,8 +174,8 @@ impl Grouping {
         group.moves += u64::from(is_moved);
     }
 
-    pub(super) fn fact(&mut self, threads: &Threads, fact: Fact) {
-        match fact {
+    pub(super) fn fact(&mut self, threads: &Threads, fact: &Fact) {
+        match *fact {
             Fact::Switched { cpu, prev, state, next, .. } => {
                 if let Some(prev) = prev {
                     self.settle(threads, prev);

@@ -135,17 +135,15 @@ type Kept = (u64, u64, u32, u32, Comm);
 /// The waits after wakeups.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
-    all: Durations,
     /// The sum of squares, for the standard deviation.
     squares: f64,
     longest: BinaryHeap<Reverse<Kept>>,
 }
 
 impl Waits {
-    pub(super) fn fact(&mut self, threads: &Threads, fact: Fact) {
-        let Fact::Waited { thread, cpu, from, until, why: Why::Woken(_) | Why::New } = fact else { return };
+    pub(super) fn fact(&mut self, threads: &Threads, fact: &Fact) {
+        let Fact::Waited { thread, cpu, from, until, why: Why::Woken(_) | Why::New } = *fact else { return };
         let ns = until - from;
-        self.all.add(ns);
         self.squares += ns as f64 * ns as f64;
         let is_full = self.longest.len() >= MAX_WAITS;
         if is_full && self.longest.peek().is_some_and(|Reverse((least, ..))| ns <= *least) {
@@ -159,12 +157,12 @@ impl Waits {
     }
 
     /// The bounds of what is usual.
-    fn bounds(&self, method: Method) -> Option<(f64, f64)> {
-        let quantile = |q| self.all.quantile(q).map(|ns| ns as f64);
+    fn bounds(&self, all: &Durations, method: Method) -> Option<(f64, f64)> {
+        let quantile = |q| all.quantile(q).map(|ns| ns as f64);
         match method {
             Method::Stddev => {
-                let count = self.all.count() as f64;
-                let mean = self.all.sum() as f64 / count;
+                let count = all.count() as f64;
+                let mean = all.sum() as f64 / count;
                 let variance = (self.squares / count - mean * mean).max(0.0);
                 (count > 0.0).then(|| stddev_bounds(mean, variance.sqrt()))
             }
@@ -297,7 +295,10 @@ pub struct Outliers {
 
 pub(super) fn outliers(waits: Waits, cpus: &Cpus, rows: &Rows, options: &Options) -> Outliers {
     let method = options.method;
-    let limits = waits.bounds(method).map(|(_, above)| (0.0, above));
+    // Each is one of a CPU, too.
+    let mut all = Durations::default();
+    cpus.iter().for_each(|(_, cpu)| all.merge(&cpu.latency));
+    let limits = waits.bounds(&all, method).map(|(_, above)| (0.0, above));
     let kept = waits.longest.into_sorted_vec();
     let least = kept.last().map_or(0, |Reverse((ns, ..))| *ns);
     let is_full = kept.len() >= MAX_WAITS;
@@ -309,7 +310,7 @@ pub(super) fn outliers(waits: Waits, cpus: &Cpus, rows: &Rows, options: &Options
         value: ns as f64,
     };
     let found = kept.into_iter().map(wait).collect();
-    let mut latency = OutlierSet::new(waits.all.count(), limits, found, options.limit);
+    let mut latency = OutlierSet::new(all.count(), limits, found, options.limit);
     // Below the shortest that is kept there may be more.
     latency.is_cut = is_full && latency.above.is_some_and(|above| least as f64 > above);
     let ran = rows.rows.iter().filter(|(_, sum)| sum.run.count() > 0);

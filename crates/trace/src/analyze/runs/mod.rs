@@ -49,41 +49,71 @@ struct Parts {
 struct Selected<'a>(&'a mut Parts, &'a Selection);
 
 impl Facts for Selected<'_> {
-    fn fact(&mut self, threads: &Threads, fact: Fact) {
-        if let Some(fact) = self.1.fact(self.0.now, threads, fact) {
-            self.0.fact(threads, fact);
+    fn fact(&mut self, threads: &Threads, fact: &Fact) {
+        let Self(parts, selection) = self;
+        if selection.takes(parts.now, fact) {
+            parts.fact(threads, fact);
+        } else if let Some(fact) = selection.part_of(parts.now, threads, *fact) {
+            parts.fact(threads, &fact);
         }
     }
 }
 
 impl Parts {
-    fn fact(&mut self, threads: &Threads, fact: Fact) {
-        if let Some(cpus) = &mut self.cpus {
-            cpus.fact(fact);
+    /// Gives a fact to the parts that look at its kind.
+    fn fact(&mut self, threads: &Threads, fact: &Fact) {
+        let Self { now, cpus, threads: sums, moves, queue, breakdown, correlation, waits, wakers, groups } = self;
+        macro_rules! give {
+            ($($part:ident($($argument:expr),*)),+) => {{
+                $(if let Some(part) = $part {
+                    part.fact($($argument,)* fact);
+                })+
+            }};
         }
-        if let Some(sums) = &mut self.threads {
-            sums.fact(threads, fact);
-        }
-        if let Some(moves) = &mut self.moves {
-            moves.fact(fact);
-        }
-        if let Some(queue) = &mut self.queue {
-            queue.fact(self.now, threads, fact);
-        }
-        if let Some(breakdown) = &mut self.breakdown {
-            breakdown.fact(fact);
-        }
-        if let Some(correlation) = &mut self.correlation {
-            correlation.fact(threads, fact);
-        }
-        if let Some(waits) = &mut self.waits {
-            waits.fact(threads, fact);
-        }
-        if let Some(wakers) = &mut self.wakers {
-            wakers.fact(threads, fact);
-        }
-        if let Some(groups) = &mut self.groups {
-            groups.fact(threads, fact);
+        match *fact {
+            Fact::Switched { .. } => give!(
+                cpus(),
+                sums(threads),
+                moves(),
+                queue(*now, threads),
+                breakdown(),
+                correlation(threads),
+                wakers(threads),
+                groups(threads)
+            ),
+            Fact::Waited { .. } => give!(
+                cpus(),
+                sums(threads),
+                moves(),
+                breakdown(),
+                correlation(threads),
+                waits(threads),
+                wakers(threads),
+                groups(threads)
+            ),
+            Fact::Touched { .. } | Fact::Ended { .. } => give!(
+                sums(threads),
+                moves(),
+                queue(*now, threads),
+                breakdown(),
+                correlation(threads),
+                wakers(threads),
+                groups(threads)
+            ),
+            Fact::Ran { .. } => give!(cpus(), sums(threads), groups(threads)),
+            Fact::Slept { .. } => give!(sums(threads)),
+            Fact::Woken { .. } => give!(moves(), queue(*now, threads), correlation(threads), wakers(threads)),
+            Fact::Preempted { .. } => give!(queue(*now, threads), wakers(threads)),
+            Fact::Lost { .. } => give!(cpus(), queue(*now, threads)),
+            Fact::Missed { .. } => give!(cpus()),
+            Fact::Migrated { .. } => give!(moves()),
+            Fact::Left { .. }
+            | Fact::Charged { .. }
+            | Fact::Handled { .. }
+            | Fact::Queued { .. }
+            | Fact::Dispatched { .. }
+            | Fact::Unqueued { .. }
+            | Fact::Slice { .. } => {}
         }
     }
 }
@@ -129,8 +159,7 @@ impl Runs {
         self.tracker.unobserved_before(time);
     }
 
-    pub(super) fn take(&mut self, event: &Event, selection: &Selection) {
-        let is_selected = selection.keeps(event);
+    pub(super) fn take(&mut self, event: &Event, selection: &Selection, is_selected: bool) {
         match event {
             Event::Sched(event) => {
                 self.parts.now = event.time;
@@ -221,5 +250,73 @@ fn mark(losses: u64, events: u64) -> String {
 fn forget<T: Default>(all: &mut [T], slot: Slot) {
     if let Some(value) = all.get_mut(slot as usize) {
         *value = T::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use scxprof_base::sample::sched::{SchedEvent, SchedTask, SchedWhat, TaskState, WakenBy};
+    use scxprof_base::sample::Comm;
+
+    use super::*;
+
+    impl Parts {
+        /// Gives a fact to all parts, whatever it is.
+        fn everyone(&mut self, threads: &Threads, fact: &Fact) {
+            self.cpus.iter_mut().for_each(|part| part.fact(fact));
+            self.threads.iter_mut().for_each(|part| part.fact(threads, fact));
+            self.moves.iter_mut().for_each(|part| part.fact(fact));
+            self.queue.iter_mut().for_each(|part| part.fact(self.now, threads, fact));
+            self.breakdown.iter_mut().for_each(|part| part.fact(fact));
+            self.correlation.iter_mut().for_each(|part| part.fact(threads, fact));
+            self.waits.iter_mut().for_each(|part| part.fact(threads, fact));
+            self.wakers.iter_mut().for_each(|part| part.fact(threads, fact));
+            self.groups.iter_mut().for_each(|part| part.fact(threads, fact));
+        }
+    }
+
+    /// The same facts, given to those that look at them, and to all.
+    struct Both(Parts, Parts);
+
+    impl Facts for Both {
+        fn fact(&mut self, threads: &Threads, fact: &Fact) {
+            self.0.fact(threads, fact);
+            self.1.everyone(threads, fact);
+        }
+    }
+
+    fn event((kind, cpu, tid, other): (u8, u32, u32, u32)) -> SchedEvent {
+        let task = |tid: u32| SchedTask { tid, prio: 120, comm: Comm::from(format!("t{tid}").as_str()) };
+        let states = [TaskState::Sleeping, TaskState::Preempted, TaskState::Blocked, TaskState::Runnable];
+        let what = match kind {
+            0..6 => SchedWhat::Switch { prev: task(tid), state: states[usize::from(kind % 4)], next: task(other) },
+            6..9 => SchedWhat::Waking { task: task(other), target_cpu: cpu, by: WakenBy::Thread },
+            9 => SchedWhat::WakeupNew { task: task(other), target_cpu: cpu },
+            10 => SchedWhat::Migrate { task: task(other), from: 0, to: 1 },
+            11 => SchedWhat::Runtime { task: task(tid), ns: 5 },
+            12 => SchedWhat::Switch { prev: task(tid), state: TaskState::Dead, next: task(other) },
+            13 => SchedWhat::DsqInsert { tid: other, dsq: 7, slice: 0, is_moved: false },
+            14 => SchedWhat::SoftirqEntry { vec: 1 },
+            15 => SchedWhat::SoftirqExit { vec: 1 },
+            _ => SchedWhat::Lost,
+        };
+        SchedEvent { time: 0, cpu, pid: tid, tid, cgroup: 0, what }
+    }
+
+    proptest! {
+        #[test]
+        fn each_part_gets_the_facts_that_it_looks_at(
+            events in prop::collection::vec((0u8..17, 0u32..2, 0u32..4, 0u32..4), 1..200),
+        ) {
+            let options = Options::default();
+            let mut both = Both(Runs::new(&options).parts, Runs::new(&options).parts);
+            let mut tracker = Tracker::default();
+            for (event, time) in events.into_iter().map(event).zip((1000..).step_by(10)) {
+                (both.0.now, both.1.now) = (time, time);
+                tracker.take(&SchedEvent { time, ..event }, &mut both);
+            }
+            prop_assert_eq!(format!("{:?}", both.0), format!("{:?}", both.1));
+        }
     }
 }

@@ -112,8 +112,8 @@ impl Moves {
         *at(&mut self.nodes, cpu) = Some(node);
     }
 
-    pub(super) fn fact(&mut self, fact: Fact) {
-        match fact {
+    pub(super) fn fact(&mut self, fact: &Fact) {
+        match *fact {
             Fact::Switched { cpu, prev, next, .. } => {
                 if let Some(prev) = prev {
                     // A wakeup while it ran is of no wait.

@@ -80,9 +80,9 @@ impl Queue {
         self.last = self.last.max(now);
     }
 
-    pub(super) fn fact(&mut self, now: u64, threads: &Threads, fact: Fact) {
+    pub(super) fn fact(&mut self, now: u64, threads: &Threads, fact: &Fact) {
         let is_waiting = |slot: Slot| threads.get(slot).is_some_and(|thread| thread.waits().is_some());
-        match fact {
+        match *fact {
             Fact::Woken { thread, .. } if is_waiting(thread) => {
                 self.pass(now);
                 self.set(thread, true);

@@ -43,8 +43,8 @@ impl Cpus {
         (0..).zip(&self.0).filter(|(_, cpu)| cpu.is_seen)
     }
 
-    pub(super) fn fact(&mut self, fact: Fact) {
-        match fact {
+    pub(super) fn fact(&mut self, fact: &Fact) {
+        match *fact {
             Fact::Switched { cpu, is_thread, .. } => self.cpu(cpu).switches += u64::from(is_thread),
             Fact::Ran { cpu, is_thread: true, from, until, .. } => self.cpu(cpu).run.add(until - from),
             Fact::Ran { cpu, from, until, .. } => {
@@ -147,8 +147,8 @@ impl PerThread {
         at(&mut self.slots, slot)
     }
 
-    pub(super) fn fact(&mut self, threads: &Threads, fact: Fact) {
-        match fact {
+    pub(super) fn fact(&mut self, threads: &Threads, fact: &Fact) {
+        match *fact {
             Fact::Switched { cpu, prev, state, next, .. } => {
                 if let Some(prev) = prev {
                     let row = self.row(prev);

@@ -25,8 +25,8 @@ impl Breakdown {
         at(&mut self.queued, slot).get_or_insert(time);
     }
 
-    pub(super) fn fact(&mut self, fact: Fact) {
-        match fact {
+    pub(super) fn fact(&mut self, fact: &Fact) {
+        match *fact {
             // A wakeup while it ran is of no wait.
             Fact::Switched { prev: Some(slot), .. } | Fact::Touched { thread: slot } | Fact::Ended { thread: slot } => {
                 forget(&mut self.queued, slot);
@@ -100,8 +100,8 @@ impl Correlation {
         self.pending.get_mut(slot as usize).is_some_and(std::mem::take)
     }
 
-    pub(super) fn fact(&mut self, threads: &Threads, fact: Fact) {
-        match fact {
+    pub(super) fn fact(&mut self, threads: &Threads, fact: &Fact) {
+        match *fact {
             Fact::Woken { thread: slot, time, .. } => {
                 self.counts.wakeups += 1;
                 let waits = threads.get(slot).and_then(scxprof_sched::Thread::waits);
