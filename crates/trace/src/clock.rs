@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::ftrace::{count, OTHERS};
+use super::tally::{count, OTHERS};
 use super::wire::Fields;
 
 /// Numbers of clocks (protos/perfetto/common/builtin_clock.proto).

@@ -1,11 +1,10 @@
 //! From decoded events in order of time to typed ones: who ran before and who woke where the trace does not say it, and
 //! scheduling events of the slices that wprof writes.
 
-use std::collections::VecDeque;
-
 use rustc_hash::FxHashMap;
 
 use super::event::{Args, Edge, Event, TraceEvent, TraceWhat, TrackId};
+use super::ftrace::Typed;
 use super::names::{self as known, Name, Names};
 use super::nodes::Nodes;
 use super::raw::{Raw, MAX_CPUS};
@@ -89,11 +88,20 @@ pub(super) struct Tables<'a> {
     pub(super) tracks: &'a Tracks,
 }
 
+/// The process of the thread that runs at this time.
+fn pid_at(threads: &TraceThreads, tid: u32, time: u64) -> u32 {
+    if tid == UNKNOWN {
+        UNKNOWN
+    } else {
+        threads.pid_at(tid, time)
+    }
+}
+
 /// The events of one time.
 struct Group<'a, 'b> {
     time: u64,
     tables: &'a mut Tables<'b>,
-    out: &'a mut VecDeque<Event>,
+    out: &'a mut Vec<Event>,
     /// Track events of this time whose other half may follow, with what has become of them.
     woken: Vec<(TrackEvent, bool)>,
     forked: Vec<TrackId>,
@@ -135,49 +143,96 @@ impl Derive {
         by_name.get(comm).copied().flatten()
     }
 
+    /// True if what an event means depends on the others of its time.
+    pub(super) fn looks_at_groups(&self) -> bool {
+        self.rules.is_wprof
+    }
+
+    /// Takes an event of a CPU and a thread that has just been decoded, where none depends on others.
+    #[expect(
+        clippy::inline_always,
+        reason = "what it returns is stored once, in the event, and not copied from call to call"
+    )]
+    #[inline(always)]
+    pub(super) fn typed(
+        &mut self,
+        time: u64,
+        (cpu, tid, typed): (u32, u32, Typed),
+        threads: &TraceThreads,
+        out: &mut Vec<Event>,
+    ) {
+        match typed {
+            Typed::Sched(what) => {
+                self.follow(cpu, &what);
+                let pid = pid_at(threads, tid, time);
+                out.push(Event::Sched(SchedEvent { time, cpu, pid, tid, cgroup: 0, what }));
+            }
+            Typed::Trace(what) => {
+                let pid = threads.pid_at(tid, time);
+                out.push(Event::Trace(TraceEvent { time, cpu, pid, tid, what }));
+            }
+        }
+    }
+
+    /// Takes another event, where none depends on others.
+    pub(super) fn one(&mut self, time: u64, raw: Raw, tables: &mut Tables<'_>, out: &mut Vec<Event>) {
+        let mut group = Group { time, tables, out, woken: Vec::new(), forked: Vec::new(), left: Vec::new() };
+        self.raw(raw, &mut group);
+    }
+
     /// Takes all events of `time`, in order.
-    pub(super) fn group(&mut self, time: u64, raws: &mut Vec<Raw>, tables: &mut Tables<'_>, out: &mut VecDeque<Event>) {
+    pub(super) fn group(&mut self, time: u64, raws: &mut Vec<Raw>, tables: &mut Tables<'_>, out: &mut Vec<Event>) {
         let mut group = Group { time, tables, out, woken: Vec::new(), forked: Vec::new(), left: Vec::new() };
         if self.rules.is_wprof {
             group.find_halves(raws, self);
             self.nodes.see(raws, time, group.tables.names, group.out);
         }
         for raw in raws.drain(..) {
-            match raw {
-                Raw::Sched { cpu, tid, what } => {
-                    match what {
-                        SchedWhat::Switch { next, .. } => self.set(cpu, Some(next)),
-                        SchedWhat::Lost => self.set(cpu, None),
-                        _ => {}
-                    }
-                    group.sched(cpu, tid, what);
-                }
-                Raw::SwitchTo { cpu, state, next } => {
-                    let prev = self.runs(cpu).unwrap_or(nobody());
-                    if next.tid == UNKNOWN {
-                        self.set(cpu, None);
-                        continue;
-                    }
-                    self.set(cpu, Some(next));
-                    group.sched(cpu, prev.tid, SchedWhat::Switch { prev, state, next });
-                }
-                Raw::WokenOn { cpu, task, target_cpu, by } => {
-                    let waker = self.runs(cpu).filter(|_| !self.rules.no_wakers).unwrap_or(nobody());
-                    group.sched(cpu, waker.tid, SchedWhat::Waking { task, target_cpu, by });
-                }
-                Raw::Trace(mut event) => {
-                    event.time = time;
-                    event.pid = group.tables.threads.pid_at(event.tid, time);
-                    group.out.push_back(Event::Trace(*event));
-                }
-                Raw::Track(event) => self.track(&mut group, *event),
-            }
+            self.raw(raw, &mut group);
         }
         for (cpu, prev, state) in std::mem::take(&mut group.left) {
             // Who got the CPU is missing, and what happened since.
             self.half_switches += 1;
             group.sched(cpu, prev.tid, SchedWhat::Switch { prev, state, next: nobody() });
             group.sched(cpu, UNKNOWN, SchedWhat::Lost);
+        }
+    }
+
+    /// Follows what runs on the CPU.
+    fn follow(&mut self, cpu: u32, what: &SchedWhat) {
+        match what {
+            SchedWhat::Switch { next, .. } => self.set(cpu, Some(*next)),
+            SchedWhat::Lost => self.set(cpu, None),
+            _ => {}
+        }
+    }
+
+    fn raw(&mut self, raw: Raw, group: &mut Group<'_, '_>) {
+        let time = group.time;
+        match raw {
+            Raw::Sched { cpu, tid, what } => {
+                self.follow(cpu, &what);
+                group.sched(cpu, tid, what);
+            }
+            Raw::SwitchTo { cpu, state, next } => {
+                let prev = self.runs(cpu).unwrap_or(nobody());
+                if next.tid == UNKNOWN {
+                    self.set(cpu, None);
+                    return;
+                }
+                self.set(cpu, Some(next));
+                group.sched(cpu, prev.tid, SchedWhat::Switch { prev, state, next });
+            }
+            Raw::WokenOn { cpu, task, target_cpu, by } => {
+                let waker = self.runs(cpu).filter(|_| !self.rules.no_wakers).unwrap_or(nobody());
+                group.sched(cpu, waker.tid, SchedWhat::Waking { task, target_cpu, by });
+            }
+            Raw::Trace(mut event) => {
+                event.time = time;
+                event.pid = group.tables.threads.pid_at(event.tid, time);
+                group.out.push(Event::Trace(*event));
+            }
+            Raw::Track(event) => self.track(group, *event),
         }
     }
 
@@ -379,14 +434,14 @@ impl Derive {
 
 impl Group<'_, '_> {
     fn sched(&mut self, cpu: u32, tid: u32, what: SchedWhat) {
-        let pid = if tid == UNKNOWN { UNKNOWN } else { self.tables.threads.pid_at(tid, self.time) };
-        self.out.push_back(Event::Sched(SchedEvent { time: self.time, cpu, pid, tid, cgroup: 0, what }));
+        let pid = pid_at(self.tables.threads, tid, self.time);
+        self.out.push(Event::Sched(SchedEvent { time: self.time, cpu, pid, tid, cgroup: 0, what }));
     }
 
     fn trace(&mut self, event: &TrackEvent, cpu: u32, what: TraceWhat) {
         let track = self.tables.tracks.get(event.track);
         let (pid, tid) = track.map_or((UNKNOWN, UNKNOWN), |track| (track.pid, track.tid));
-        self.out.push_back(Event::Trace(TraceEvent { time: self.time, cpu, pid, tid, what }));
+        self.out.push(Event::Trace(TraceEvent { time: self.time, cpu, pid, tid, what }));
     }
 
     /// The call stack of an event, which comes after it.
@@ -406,7 +461,7 @@ impl Group<'_, '_> {
         let (pid, tid) = track.map_or((UNKNOWN, UNKNOWN), |track| (track.pid, track.tid));
         let TrackEvent { track, category, name, flow, args, .. } = event;
         let what = TraceWhat::Slice { edge, track, category, name, flow, args };
-        self.out.push_back(Event::Trace(TraceEvent { time: self.time, cpu, pid, tid, what }));
+        self.out.push(Event::Trace(TraceEvent { time: self.time, cpu, pid, tid, what }));
     }
 
     fn tid(&self, track: TrackId) -> u32 {

@@ -5,11 +5,14 @@ use std::cell::Cell;
 use rustc_hash::FxHashMap;
 
 use super::compact;
+use super::cursor::{Place, Placing};
 use super::dynamic::{self, Descriptor, DYNAMIC};
-use super::event::{BlockStep, TraceEvent, TraceWhat};
+use super::event::{BlockStep, TraceWhat};
 use super::names::{Name, Names};
 use super::raw::{thread, Raw, MAX_CPUS};
+use super::tally::{count, Counts, Kinds, MAX_NUMBERS};
 use super::threads::Moment;
+use super::usual::{self, Outer};
 use super::wire::{Fields, Value};
 use scxprof_base::sample::sched::{SchedEvent, SchedTask, SchedWhat, StateBits, WakenBy};
 use scxprof_base::sample::Comm;
@@ -101,6 +104,7 @@ pub(super) struct Bundle<'a> {
     clock: u64,
     clocks: (Option<u64>, Option<u64>),
     pub(super) is_broken: bool,
+    count: usize,
     bytes: &'a [u8],
 }
 
@@ -109,6 +113,7 @@ impl<'a> Bundle<'a> {
         let mut bundle = Self { bytes, ..Self::default() };
         let is_broken = Fields::new(bytes).each(|number, value| {
             match number {
+                2 => bundle.count += 1,
                 1 => bundle.cpu = u32::try_from(value.uint()).unwrap_or(MAX_CPUS),
                 3 => bundle.lost = value.uint() != 0,
                 4 => bundle.compact = Some(value.bytes()),
@@ -155,40 +160,10 @@ impl<'a> Bundle<'a> {
     }
 }
 
-/// An event without what it says itself.
-#[derive(Debug, Clone, Copy, Default)]
-struct Outer<'a> {
-    time: u64,
-    tid: u32,
-    flags: u64,
-    number: u32,
-    payload: &'a [u8],
-    is_broken: bool,
-    is_out_of_range: bool,
-}
-
-impl<'a> Outer<'a> {
-    fn parse(event: &'a [u8]) -> Self {
-        let mut outer = Self::default();
-        let is_broken = Fields::new(event).each(|number, value| match (number, value) {
-            (1, _) => outer.time = value.uint(),
-            (2, _) => match thread(value.uint()) {
-                Some(tid) => outer.tid = tid,
-                None => outer.is_out_of_range = true,
-            },
-            (5, Value::Varint(flags)) => outer.flags = flags,
-            (_, Value::Bytes(payload)) => (outer.number, outer.payload) = (number, payload),
-            _ => {}
-        });
-        outer.is_broken = is_broken;
-        outer
-    }
-}
-
 /// The fields of an event by their numbers, which are small.
 struct Inner<'a> {
-    numbers: [u64; 10],
-    texts: [&'a [u8]; 10],
+    numbers: [u64; 8],
+    texts: [&'a [u8]; 6],
     is_broken: bool,
     /// A number that was asked for is beyond what the kernel gives.
     is_out_of_range: Cell<bool>,
@@ -196,8 +171,7 @@ struct Inner<'a> {
 
 impl<'a> Inner<'a> {
     fn parse(payload: &'a [u8]) -> Self {
-        let mut inner =
-            Self { numbers: [0; 10], texts: [&[]; 10], is_broken: false, is_out_of_range: Cell::new(false) };
+        let mut inner = Self { numbers: [0; 8], texts: [&[]; 6], is_broken: false, is_out_of_range: Cell::new(false) };
         let is_broken = Fields::new(payload).each(|number, value| {
             let at = number as usize;
             if let Value::Bytes(text) = value {
@@ -299,34 +273,40 @@ pub(super) fn scan(
     earliest
 }
 
-/// Kinds of ftrace events that are told apart.
-const MAX_NUMBERS: usize = 1 << 17;
-/// Stands for the kinds beyond those that are told apart.
-pub(super) const OTHERS: u32 = u32::MAX;
-
-/// Counts one of a kind; one of [`OTHERS`] if it is new and `most` kinds are known.
-pub(super) fn count(counts: &mut FxHashMap<u32, u64>, kind: u32, most: usize) {
-    if let Some(count) = counts.get_mut(&kind) {
-        *count += 1;
-        return;
-    }
-    *counts.entry(if counts.len() < most { kind } else { OTHERS }).or_default() += 1;
+/// What an event is.
+#[derive(Debug)]
+pub(super) enum Typed {
+    Sched(SchedWhat),
+    Trace(TraceWhat),
 }
 
-/// Counts of ftrace events.
-#[derive(Debug, Default)]
-pub(super) struct Counts {
-    /// By their field number.
-    pub(super) by_number: FxHashMap<u32, u64>,
-    /// Those of field `generic`, by their name.
-    pub(super) generic: FxHashMap<Name, u64>,
-    pub(super) malformed: u64,
-    /// Arrays of compact events of different lengths: none of their events is read.
-    pub(super) uneven: u64,
-    pub(super) lost_bundles: u64,
-    /// Events whose CPU or thread is beyond what the kernel gives.
-    pub(super) out_of_range: u64,
-    pub(super) unknown_clock: u64,
+/// Bundles of fewer bytes are decoded at once.
+const LEAST_PLACED: usize = 1 << 10;
+
+/// What came of a bundle whose events are to be decoded when their time comes.
+pub(super) enum Placed<'a> {
+    Done(Placing<'a>),
+    /// It is decoded as a whole.
+    Not,
+    NoRoom,
+}
+
+/// Kinds of events that are read without a table of names: names get their numbers in the order of the file. A bit for each.
+const WITHOUT_NAMES: [u64; 8] = {
+    let numbers = [
+        SWITCH, 11, 13, WAKEUP, 18, WAKING, 24, 25, 26, 36, 37, 43, 44, 45, 46, 47, 57, 58, WAKEUP_NEW, 125, 126,
+        NEWTASK, 236, 237, EXIT, FORK, 240, 307, 310, 491,
+    ];
+    let (mut bits, mut at) = ([0; 8], 0);
+    while at < numbers.len() {
+        bits[numbers[at] as usize / 64] |= 1 << (numbers[at] % 64);
+        at += 1;
+    }
+    bits
+};
+
+fn has_no_names(number: u32) -> bool {
+    WITHOUT_NAMES.get(number as usize / 64).is_some_and(|bits| bits >> (number % 64) & 1 != 0)
 }
 
 /// Decodes bundles.
@@ -379,6 +359,83 @@ impl Decoder<'_> {
         }
     }
 
+    /// Finds the events of a bundle, each of which is decoded when its time comes.
+    pub(super) fn places<'b>(&mut self, bytes: &'b [u8], room: usize) -> Placed<'b> {
+        if bytes.len() < LEAST_PLACED {
+            return Placed::Not;
+        }
+        let bundle = Bundle::parse(bytes);
+        if bundle.lost || bundle.compact.is_some() || bundle.cpu >= MAX_CPUS {
+            return Placed::Not;
+        }
+        let Some(mut placing) = Placing::new(bytes, bundle.count, bundle.cpu, room) else { return Placed::NoRoom };
+        self.counts.malformed += u64::from(bundle.is_broken);
+        self.counts.unknown_clock += u64::from(bundle.has_unknown_clock());
+        let mut kinds = Kinds::new();
+        for event in bundle.events() {
+            let outer = Outer::parse(event);
+            kinds.add(outer.number, self.counts);
+            let time = bundle.boot(outer.time);
+            let is_plain = !outer.is_broken && !outer.is_out_of_range && has_no_names(outer.number);
+            let head = (time, outer.tid, outer.number, WakenBy::from_flags(outer.flags));
+            if is_plain && placing.place(head, outer.payload) {
+                continue;
+            }
+            if let Some(raw) = self.event(&outer, bundle.cpu) {
+                if !placing.decoded(time, raw) {
+                    return Placed::NoRoom;
+                }
+            } else {
+                self.counts.out_of_range += 1;
+            }
+        }
+        kinds.finish(self.counts);
+        Placed::Done(placing)
+    }
+
+    /// Gives an event of [`Decoder::places`] with its thread, unless its ids are out of range.
+    #[expect(
+        clippy::inline_always,
+        reason = "what it returns is stored once, in the event, and not copied from call to call"
+    )]
+    #[inline(always)]
+    pub(super) fn placed(&mut self, place: &Place, payload: &[u8], mut give: impl FnMut(u32, Typed)) {
+        // Most events are of these kinds.
+        let Place { tid, by, .. } = *place;
+        match u32::from(place.number) {
+            SWITCH => {
+                if let Some((prev, state, next)) = usual::switch(payload) {
+                    let state = self.facts.states.state(state);
+                    return give(tid, Typed::Sched(SchedWhat::Switch { prev, state, next }));
+                }
+            }
+            WAKEUP if self.facts.has_waking => {
+                if let Some((SchedTask { tid: woken, .. }, target_cpu)) = usual::woken(payload) {
+                    return give(tid, Typed::Trace(TraceWhat::Wakeup { tid: woken, target_cpu }));
+                }
+            }
+            WAKING | WAKEUP => {
+                if let Some((task, target_cpu)) = usual::woken(payload) {
+                    return give(tid, Typed::Sched(SchedWhat::Waking { task, target_cpu, by }));
+                }
+            }
+            _ => {}
+        }
+        if let Some(typed) = self.placed_of_any_kind(place, payload) {
+            give(tid, typed);
+        }
+    }
+
+    #[inline(never)]
+    fn placed_of_any_kind(&mut self, place: &Place, payload: &[u8]) -> Option<Typed> {
+        let inner = Inner::parse(payload);
+        self.counts.malformed += u64::from(inner.is_broken);
+        let typed = self.typed(u32::from(place.number), &inner, place.tid, place.by);
+        let is_out_of_range = inner.is_out_of_range.get();
+        self.counts.out_of_range += u64::from(is_out_of_range);
+        (!is_out_of_range).then_some(typed)
+    }
+
     /// `None` for one whose ids are out of range.
     fn event(&mut self, outer: &Outer<'_>, cpu: u32) -> Option<Raw> {
         if outer.is_out_of_range {
@@ -390,49 +447,39 @@ impl Decoder<'_> {
         }
         let inner = Inner::parse(payload);
         self.counts.malformed += u64::from(outer.is_broken || inner.is_broken);
-        let raw = self.typed(number, &inner, (cpu, tid), flags);
+        let raw = Raw::of(cpu, tid, self.typed(number, &inner, tid, WakenBy::from_flags(flags)));
         (!inner.is_out_of_range.get()).then_some(raw)
     }
 
-    fn typed(&mut self, number: u32, inner: &Inner<'_>, (cpu, tid): (u32, u32), flags: u64) -> Raw {
-        let sched = |what| Raw::Sched { cpu, tid, what };
-        let what = match number {
+    fn typed(&mut self, number: u32, inner: &Inner<'_>, tid: u32, by: WakenBy) -> Typed {
+        Typed::Sched(match number {
             SWITCH => {
                 let (prev, next) = (inner.task(1, 2, 3), inner.task(5, 6, 7));
-                return sched(SchedWhat::Switch { prev, state: self.facts.states.state(inner.numbers[4]), next });
+                SchedWhat::Switch { prev, state: self.facts.states.state(inner.numbers[4]), next }
             }
-            WAKING => {
-                let by = WakenBy::from_flags(flags);
-                return sched(SchedWhat::Waking { task: inner.task(1, 2, 3), target_cpu: inner.cpu(5), by });
-            }
+            WAKING => SchedWhat::Waking { task: inner.task(1, 2, 3), target_cpu: inner.cpu(5), by },
             WAKEUP if !self.facts.has_waking => {
-                let by = WakenBy::from_flags(flags);
-                return sched(SchedWhat::Waking { task: inner.task(1, 2, 3), target_cpu: inner.cpu(5), by });
+                SchedWhat::Waking { task: inner.task(1, 2, 3), target_cpu: inner.cpu(5), by }
             }
-            WAKEUP => TraceWhat::Wakeup { tid: inner.tid(2), target_cpu: inner.cpu(5) },
-            WAKEUP_NEW => {
-                return sched(SchedWhat::WakeupNew { task: inner.task(1, 2, 3), target_cpu: inner.cpu(5) });
-            }
-            491 => {
-                return sched(SchedWhat::Migrate { task: inner.task(1, 2, 3), from: inner.cpu(4), to: inner.cpu(5) });
-            }
-            237 => return sched(SchedWhat::Exec { tid: inner.tid(2), old_tid: inner.tid(3) }),
-            EXIT => return sched(SchedWhat::Exit { task: inner.task(1, 2, 4) }),
+            WAKEUP => return Typed::Trace(TraceWhat::Wakeup { tid: inner.tid(2), target_cpu: inner.cpu(5) }),
+            WAKEUP_NEW => SchedWhat::WakeupNew { task: inner.task(1, 2, 3), target_cpu: inner.cpu(5) },
+            491 => SchedWhat::Migrate { task: inner.task(1, 2, 3), from: inner.cpu(4), to: inner.cpu(5) },
+            237 => SchedWhat::Exec { tid: inner.tid(2), old_tid: inner.tid(3) },
+            EXIT => SchedWhat::Exit { task: inner.task(1, 2, 4) },
             FORK => {
                 let comm = Comm::new(inner.text(3));
-                return sched(SchedWhat::Fork { parent: inner.tid(2), child: inner.tid(4), comm });
+                SchedWhat::Fork { parent: inner.tid(2), child: inner.tid(4), comm }
             }
             NEWTASK if !self.facts.has_fork => {
                 let comm = Comm::new(inner.text(2));
-                return sched(SchedWhat::Fork { parent: tid, child: inner.tid(1), comm });
+                SchedWhat::Fork { parent: tid, child: inner.tid(1), comm }
             }
-            36 => return sched(SchedWhat::IrqEntry { irq: inner.id(1) }),
-            37 => return sched(SchedWhat::IrqExit { irq: inner.id(1) }),
-            24 => return sched(SchedWhat::SoftirqEntry { vec: inner.id(1) }),
-            25 => return sched(SchedWhat::SoftirqExit { vec: inner.id(1) }),
-            _ => self.other(number, inner),
-        };
-        Raw::Trace(Box::new(TraceEvent { time: 0, cpu, pid: TraceEvent::UNKNOWN, tid, what }))
+            36 => SchedWhat::IrqEntry { irq: inner.id(1) },
+            37 => SchedWhat::IrqExit { irq: inner.id(1) },
+            24 => SchedWhat::SoftirqEntry { vec: inner.id(1) },
+            25 => SchedWhat::SoftirqExit { vec: inner.id(1) },
+            _ => return Typed::Trace(self.other(number, inner)),
+        })
     }
 
     fn other(&mut self, number: u32, inner: &Inner<'_>) -> TraceWhat {
@@ -497,8 +544,7 @@ impl Decoder<'_> {
 
     /// An event that the trace describes.
     fn dynamic(&mut self, outer: &Outer<'_>, cpu: u32) -> Raw {
-        let event =
-            |what| Raw::Trace(Box::new(TraceEvent { time: 0, cpu, pid: TraceEvent::UNKNOWN, tid: outer.tid, what }));
+        let event = |what| Raw::other(cpu, outer.tid, what);
         self.counts.malformed += u64::from(outer.is_broken);
         let Some(descriptor) = self.facts.dynamic.get(&outer.number) else {
             let name = self.names.add(format!("ftrace field {}", outer.number).as_bytes());

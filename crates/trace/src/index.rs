@@ -14,6 +14,7 @@ use super::raw::MAX_CPUS;
 use super::sequence::{Head, Sequences};
 use super::slices::Parts;
 use super::stacks::Stacks;
+use super::tally;
 use super::threads::{process_of, thread_of, TraceThreads, Tracks};
 use super::wire::Fields;
 use super::{Damage, TraceError};
@@ -253,7 +254,7 @@ impl PacketState {
 
     /// Takes a packet; returns the time of its first event.
     fn take(&mut self, head: &Head<'_>, offset: u64, sums: &mut Sums) -> Option<u64> {
-        ftrace::count(&mut self.packets, head.kind, MAX_KINDS);
+        tally::count(&mut self.packets, head.kind, MAX_KINDS);
         self.sequences.take(head, offset, &mut self.names);
         if !self.has_state(head, offset) {
             self.packets_left_out += 1;

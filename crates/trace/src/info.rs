@@ -12,7 +12,7 @@ use super::dynamic;
 use super::event::TraceEvent;
 use super::ftrace;
 use super::index::{text_of, PacketState};
-use super::tally::Tally;
+use super::tally::{self, Tally};
 
 /// What recorded a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -202,7 +202,7 @@ fn packet_name(kind: u32) -> String {
         122 => "generic_kernel_process_tree",
         124 => "trace_provenance",
         126 => "trace_attributes",
-        ftrace::OTHERS => "other packets",
+        tally::OTHERS => "other packets",
         kind => return format!("packet field {kind}"),
     };
     name.to_owned()
@@ -230,7 +230,7 @@ impl Info {
                 (None, Some(descriptor)) => unknown.push((state.text(descriptor.name), count)),
                 // Counted by their own name below.
                 (None, None) if number == ftrace::GENERIC => {}
-                (None, None) if number == ftrace::OTHERS => unknown.push(("other ftrace fields".to_owned(), count)),
+                (None, None) if number == tally::OTHERS => unknown.push(("other ftrace fields".to_owned(), count)),
                 (None, None) => unknown.push((format!("ftrace field {number}"), count)),
             }
         }

@@ -2,7 +2,8 @@
 //!
 //! [`Trace::open`] walks the file once and keeps what packets refer to: clocks, names by sequence and generation, tracks,
 //! threads, and an index of *chunks*, ranges of the file with their earliest time. [`Trace::next_event`] then merges the
-//! chunks by time: a chunk is decoded when its earliest time is reached, and dropped when its last event was taken. So memory
+//! chunks by time: a chunk is decoded when its earliest time is reached, and dropped when its last event was taken. Of a bundle
+//! of ftrace only the times are read then, and each event when its time comes: as bytes they are small. So memory
 //! grows with the tables, with 40 bytes for each chunk of 128 KiB, and with the chunks that overlap in time, and not with
 //! the events. A packet that is older than its chunk, as the beginnings of slices in a trace of wprof that are written at
 //! their end, is indexed alone.
@@ -15,6 +16,7 @@ pub mod analyze;
 mod clock;
 mod compact;
 mod container;
+mod cursor;
 mod derive;
 mod describe;
 pub mod difference;
@@ -38,6 +40,7 @@ mod stacks;
 mod tally;
 mod threads;
 pub mod timeline;
+mod usual;
 pub mod wire;
 pub mod write;
 

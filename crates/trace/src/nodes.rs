@@ -1,6 +1,6 @@
 //! The NUMA nodes of CPUs, which wprof says in the annotations of its events.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use super::event::{Event, TraceEvent, TraceWhat};
 use super::names::{self as known, Names};
@@ -12,7 +12,7 @@ pub(super) struct Nodes(Vec<Option<u32>>);
 
 impl Nodes {
     /// Gives the nodes that these events of one time say for the first time, before the events themselves.
-    pub(super) fn see(&mut self, raws: &[Raw], time: u64, names: &Names, out: &mut VecDeque<Event>) {
+    pub(super) fn see(&mut self, raws: &[Raw], time: u64, names: &Names, out: &mut Vec<Event>) {
         for raw in raws {
             let Raw::Track(event) = raw else { continue };
             for (cpu, node) in [(known::CPU, known::NUMA_NODE), (known::WAKER_CPU, known::WAKER_NUMA_NODE)] {
@@ -28,7 +28,7 @@ impl Nodes {
                 *known = Some(node);
                 let (pid, tid) = (TraceEvent::UNKNOWN, TraceEvent::UNKNOWN);
                 let what = TraceWhat::Node { cpu, node };
-                out.push_back(Event::Trace(TraceEvent { time, cpu, pid, tid, what }));
+                out.push(Event::Trace(TraceEvent { time, cpu, pid, tid, what }));
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Events as they are decoded, and the numbers of threads and CPUs in them.
 
-use super::event::TraceEvent;
+use super::event::{TraceEvent, TraceWhat};
+use super::ftrace::Typed;
 use super::slices::TrackEvent;
 use scxprof_base::sample::sched::{SchedTask, SchedWhat, TaskState, WakenBy};
 
@@ -20,6 +21,21 @@ pub(super) enum Raw {
     Trace(Box<TraceEvent>),
     /// An event of a track.
     Track(Box<TrackEvent>),
+}
+
+impl Raw {
+    /// An event of ftrace.
+    pub(super) fn of(cpu: u32, tid: u32, typed: Typed) -> Self {
+        match typed {
+            Typed::Sched(what) => Self::Sched { cpu, tid, what },
+            Typed::Trace(what) => Self::other(cpu, tid, what),
+        }
+    }
+
+    /// An event that is none of the scheduler.
+    pub(super) fn other(cpu: u32, tid: u32, what: TraceWhat) -> Self {
+        Self::Trace(Box::new(TraceEvent { time: 0, cpu, pid: TraceEvent::UNKNOWN, tid, what }))
+    }
 }
 
 /// Ids below 0 are idle tasks in some traces.

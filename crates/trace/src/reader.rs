@@ -1,15 +1,14 @@
 //! The second pass: chunks are decoded when their time comes, and their events merged.
 
-use std::cmp::Reverse;
-use std::collections::binary_heap::PeekMut;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 use std::io::{Read, Seek, SeekFrom};
 
 use super::clock::Sums;
 use super::container::{self, packets_of, Damage, Input, Packets, Step};
+use super::cursor::{Batch, Waiting};
 use super::derive::{Derive, Rules, Tables};
 use super::event::{Args, Edge, Event, TraceEvent, TraceWhat};
-use super::ftrace::Decoder;
+use super::ftrace::{Decoder, Placed};
 use super::index::{self, Index, PacketState, Pass, Stray, BUNDLE, SAMPLE, SNAPSHOT, TRACK_EVENT};
 use super::info::{Info, Source};
 use super::names::Names;
@@ -22,99 +21,8 @@ use super::threads::{TraceThreads, Tracks};
 use super::wire::Fields;
 use super::TraceError;
 
-/// Bytes of decoded events that wait for their time.
-const MAX_PENDING: usize = 256 << 20;
-/// Bytes that the allocator takes for itself with each piece of memory.
-const ALLOCATED: usize = 16;
 /// Events of one time that are looked at together.
 const MAX_GROUP: usize = 1 << 14;
-
-/// A decoded event.
-#[derive(Debug)]
-struct Decoded {
-    time: u64,
-    /// The offset of its packet: of two of a time, the first in the file comes first.
-    offset: u64,
-    raw: Raw,
-}
-
-const _: () = assert!(size_of::<Decoded>() <= 80, "MAX_PENDING is some 3.3 million of them");
-
-impl Decoded {
-    /// Bytes that it takes.
-    fn bytes(&self) -> usize {
-        let more = match &self.raw {
-            Raw::Track(event) => ALLOCATED + size_of_val(&**event) + ALLOCATED + size_of_val(&*event.args.0),
-            Raw::Trace(event) => ALLOCATED + size_of_val(&**event) + ALLOCATED,
-            _ => 0,
-        };
-        size_of::<Self>() + more
-    }
-}
-
-/// The events of a chunk while it is decoded, as far as there is room.
-#[derive(Debug)]
-struct Batch {
-    events: Vec<Decoded>,
-    bytes: usize,
-    room: usize,
-    /// There were more.
-    is_full: bool,
-}
-
-impl Batch {
-    fn new(room: usize) -> Self {
-        Self { events: Vec::new(), bytes: 0, room, is_full: false }
-    }
-
-    /// False if there is no room.
-    fn push(&mut self, time: u64, offset: u64, raw: Raw) -> bool {
-        let event = Decoded { time, offset, raw };
-        let bytes = event.bytes();
-        if self.is_full || bytes > self.room - self.bytes {
-            self.is_full = true;
-            return false;
-        }
-        if self.events.len() == self.events.capacity() {
-            // Twice as many, but not more than there is room for.
-            let most = (self.room - self.bytes) / size_of::<Decoded>();
-            self.events.reserve_exact(self.events.len().clamp(16, most.max(16)));
-        }
-        self.bytes += bytes;
-        self.events.push(event);
-        true
-    }
-}
-
-/// The events of a chunk that were not taken yet.
-#[derive(Debug)]
-struct Cursor {
-    events: std::vec::IntoIter<Decoded>,
-    /// How many they were when their memory was taken, and its bytes.
-    count: usize,
-    bytes: usize,
-}
-
-impl Cursor {
-    fn new(events: Vec<Decoded>, bytes: usize) -> Self {
-        Self { count: events.len(), bytes: bytes + size_of::<Option<Self>>(), events: events.into_iter() }
-    }
-
-    fn first(&self) -> Option<(u64, u64)> {
-        self.events.as_slice().first().map(|event| (event.time, event.offset))
-    }
-
-    /// Gives back the memory of those that were taken, if most were: one late event would keep that of its whole chunk.
-    fn shrink(&mut self) {
-        let left = self.events.as_slice();
-        if left.len() < self.count / 4 && self.count > 64 {
-            let bytes = left.iter().map(Decoded::bytes).sum();
-            let mut events = Vec::with_capacity(left.len());
-            events.extend(&mut self.events);
-            *self = Self::new(events, bytes);
-        }
-    }
-}
 
 /// `PerfSample`: 1 cpu, 2 pid, 3 tid, 4 callstack_iid, 5 cpu_mode (1 is the kernel).
 fn sample(sample: &[u8], tables: Option<&Generation>, stacks: &mut Stacks) -> TraceEvent {
@@ -202,6 +110,15 @@ fn decode(
     }
 }
 
+/// Follows what an event says beside itself, when it is returned.
+#[inline]
+fn see(state: &mut PacketState, tally: &mut Tally, event: &Event) {
+    state.threads.see(event);
+    if let Event::Sched(event) = event {
+        tally.see(event.cpu);
+    }
+}
+
 /// A trace that is open for reading.
 #[derive(Debug)]
 pub struct Trace<R> {
@@ -218,15 +135,13 @@ pub struct Trace<R> {
     /// Chunks by time; those taken have been decoded.
     order: Vec<u32>,
     next_chunk: usize,
-    cursors: Vec<Option<Cursor>>,
-    free: Vec<usize>,
-    heap: BinaryHeap<Reverse<(u64, u64, usize)>>,
+    waiting: Waiting,
     /// Events before this time are decoded: that of the next stray and chunk.
     due: u64,
-    /// Bytes of all cursors.
-    pending: usize,
     group: Vec<Raw>,
+    /// Events that were not returned yet, and a list for those of the next time.
     queue: VecDeque<Event>,
+    derived: Vec<Event>,
 }
 
 impl<R: Read + Seek> Trace<R> {
@@ -285,13 +200,11 @@ impl<R: Read + Seek> Trace<R> {
             next_stray: 0,
             order,
             next_chunk: 0,
-            cursors: Vec::new(),
-            free: Vec::new(),
-            heap: BinaryHeap::new(),
+            waiting: Waiting::default(),
             due: 0,
-            pending: 0,
             group: Vec::new(),
             queue: VecDeque::new(),
+            derived: Vec::new(),
         })
     }
 
@@ -301,35 +214,85 @@ impl<R: Read + Seek> Trace<R> {
     /// The file cannot be read, or is out of order beyond any bound.
     pub fn next_event(&mut self) -> Result<Option<Event>, TraceError> {
         while self.queue.is_empty() {
-            let Some(time) = self.first_time()? else { break };
-            let mut group = std::mem::take(&mut self.group);
-            while group.len() < MAX_GROUP {
-                let Some(raw) = self.take(time)? else { break };
-                group.push(raw);
+            let mut derived = std::mem::take(&mut self.derived);
+            let is_more = self.derive_next(&mut derived);
+            self.queue.extend(derived.drain(..));
+            self.derived = derived;
+            if !is_more? {
+                break;
             }
-            let PacketState { names, threads, tracks, .. } = &mut self.state;
-            let mut tables = Tables { names, threads, tracks };
-            self.derive.group(time, &mut group, &mut tables, &mut self.queue);
-            self.group = group;
-            self.tally.late += u64::from(self.tally.first.is_some() && time < self.tally.last);
-            self.tally.first.get_or_insert(time);
-            self.tally.last = self.tally.last.max(time);
         }
         let event = self.queue.pop_front();
         if let Some(event) = &event {
-            self.state.threads.see(event);
-        }
-        if let Some(Event::Sched(event)) = &event {
-            self.tally.see(event.cpu);
+            see(&mut self.state, &mut self.tally, event);
         }
         Ok(event)
+    }
+
+    /// Adds the next events to `events`, until they are so many or a few more; false at the end.
+    ///
+    /// # Errors
+    /// As [`Trace::next_event`].
+    pub fn next_events(&mut self, events: &mut Vec<Event>, count: usize) -> Result<bool, TraceError> {
+        let mut seen = events.len();
+        events.extend(self.queue.drain(..));
+        loop {
+            for event in events.get(seen..).unwrap_or_default() {
+                see(&mut self.state, &mut self.tally, event);
+            }
+            seen = events.len();
+            if seen >= count {
+                return Ok(true);
+            }
+            if !self.derive_next(events)? {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Adds the events of the next time to `out`, or some of them; false if there are no more.
+    fn derive_next(&mut self, out: &mut Vec<Event>) -> Result<bool, TraceError> {
+        let Some(time) = self.first_time()? else { return Ok(false) };
+        if self.derive.looks_at_groups() {
+            return self.derive_group(time, out).map(|()| true);
+        }
+        let Self { waiting, state, tally, derive, .. } = self;
+        let PacketState { facts, names, threads, tracks, .. } = state;
+        let mut decoder = Decoder { facts, names, counts: &mut tally.ftrace };
+        let before = out.len();
+        let raw = waiting.take(&mut decoder, |cpu, tid, typed| derive.typed(time, (cpu, tid, typed), threads, out));
+        if let Some(raw) = raw {
+            derive.one(time, raw, &mut Tables { names, threads, tracks }, out);
+        } else if out.len() == before {
+            return Ok(true);
+        }
+        tally.passed(time);
+        Ok(true)
+    }
+
+    /// The same, of all events of this time.
+    fn derive_group(&mut self, time: u64, out: &mut Vec<Event>) -> Result<(), TraceError> {
+        let mut group = std::mem::take(&mut self.group);
+        while group.len() < MAX_GROUP && self.first_time()? == Some(time) {
+            let PacketState { facts, names, .. } = &mut self.state;
+            let mut decoder = Decoder { facts, names, counts: &mut self.tally.ftrace };
+            let raw = self.waiting.take(&mut decoder, |cpu, tid, typed| group.push(Raw::of(cpu, tid, typed)));
+            group.extend(raw);
+        }
+        if !group.is_empty() {
+            let PacketState { names, threads, tracks, .. } = &mut self.state;
+            self.derive.group(time, &mut group, &mut Tables { names, threads, tracks }, out);
+            self.tally.passed(time);
+        }
+        self.group = group;
+        Ok(())
     }
 
     /// The earliest time of the events that are left.
     #[inline]
     fn first_time(&mut self) -> Result<Option<u64>, TraceError> {
-        match self.heap.peek() {
-            Some(Reverse((time, ..))) if *time < self.due => Ok(Some(*time)),
+        match self.waiting.first() {
+            Some(time) if time < self.due => Ok(Some(time)),
             _ => self.decode_due(),
         }
     }
@@ -337,7 +300,7 @@ impl<R: Read + Seek> Trace<R> {
     /// Decodes what may have the earliest time, and returns that.
     fn decode_due(&mut self) -> Result<Option<u64>, TraceError> {
         loop {
-            let first = self.heap.peek().map(|Reverse((time, ..))| *time);
+            let first = self.waiting.first();
             let is_due = |time: u64| first.is_none_or(|first| time <= first);
             let next_stray = self.strays.get(self.next_stray).copied();
             let stray = next_stray.filter(|stray| is_due(stray.time));
@@ -356,79 +319,21 @@ impl<R: Read + Seek> Trace<R> {
         }
     }
 
-    /// The next event, if it has this time.
-    fn take(&mut self, time: u64) -> Result<Option<Raw>, TraceError> {
-        if self.first_time()? != Some(time) {
-            return Ok(None);
-        }
-        let Some(mut top) = self.heap.peek_mut() else { return Ok(None) };
-        let Reverse((_, _, slot)) = *top;
-        let Some(place @ Some(_)) = self.cursors.get_mut(slot) else {
-            PeekMut::pop(top);
-            return Ok(None);
-        };
-        let Some(cursor) = place else { return Ok(None) };
-        let taken = cursor.events.next();
-        let before = cursor.bytes;
-        let after = if let Some((time, offset)) = cursor.first() {
-            // Most often it stays the first one.
-            *top = Reverse((time, offset, slot));
-            cursor.shrink();
-            cursor.bytes
-        } else {
-            PeekMut::pop(top);
-            *place = None;
-            self.free.push(slot);
-            0
-        };
-        self.pending = self.pending.saturating_sub(before) + after;
-        Ok(taken.map(|decoded| decoded.raw))
-    }
-
-    fn push(&mut self, batch: Batch) -> Result<(), TraceError> {
-        let Batch { mut events, bytes, is_full, .. } = batch;
-        if is_full {
-            return Err(TraceError::Disorder { limit: MAX_PENDING });
-        }
-        if !events.is_sorted_by_key(|event| event.time) {
-            // Of events of 130 bytes it is quicker to sort the times alone first.
-            events.sort_by_cached_key(|event| event.time);
-        }
-        events.shrink_to_fit();
-        let cursor = Cursor::new(events, bytes);
-        let Some((time, offset)) = cursor.first() else { return Ok(()) };
-        self.pending += cursor.bytes;
-        let slot = self.free.pop().unwrap_or(self.cursors.len());
-        if slot == self.cursors.len() {
-            self.cursors.push(None);
-        }
-        if let Some(place) = self.cursors.get_mut(slot) {
-            *place = Some(cursor);
-        }
-        self.heap.push(Reverse((time, offset, slot)));
-        Ok(())
-    }
-
-    /// For the events of a chunk, as many as there is room for beside those that wait.
-    fn batch(&self) -> Batch {
-        Batch::new(MAX_PENDING.saturating_sub(self.pending))
-    }
-
     fn decode_stray(&mut self, stray: Stray) -> Result<(), TraceError> {
         self.input.seek(SeekFrom::Start(stray.offset))?;
         let mut bytes = Vec::with_capacity((stray.end - stray.offset) as usize);
         (&mut self.input).take(stray.end - stray.offset).read_to_end(&mut bytes)?;
-        let mut batch = self.batch();
+        let mut batch = self.waiting.batch();
         if let Some((offset, packet)) = packets_of(&bytes, stray.offset).next() {
             let (known, mut sums) = (Some(stray.time), Sums::default());
             let of = (&mut self.state, &mut self.tally);
             decode(of, &Head::parse(packet), offset, known, &mut sums, &mut batch);
         }
-        self.push(batch)
+        self.waiting.push(batch)
     }
 
     fn decode_chunk(&mut self, at: usize) -> Result<(), TraceError> {
-        let mut batch = self.batch();
+        let mut batch = self.waiting.batch();
         let Some(chunk) = self.index.chunks.get_mut(at) else { return Ok(()) };
         let (offset, end, strays) = (chunk.offset, chunk.end, chunk.strays);
         let mut sums = chunk.sums.take().map_or_else(Sums::default, |sums| *sums);
@@ -448,12 +353,26 @@ impl<R: Read + Seek> Trace<R> {
                 }
                 continue;
             }
-            decode((&mut self.state, &mut self.tally), &head, offset, None, &mut sums, &mut batch);
+            if head.kind == BUNDLE && self.state.is_taken(&head) && self.state.has_state(&head, offset) {
+                let PacketState { facts, names, .. } = &mut self.state;
+                let mut decoder = Decoder { facts, names, counts: &mut self.tally.ftrace };
+                match decoder.places(head.payload, self.waiting.room()) {
+                    Placed::Done(bundled) => {
+                        self.waiting.push_bundle(bundled.finish(offset));
+                        continue;
+                    }
+                    Placed::NoRoom => batch.is_full = true,
+                    Placed::Not => {}
+                }
+            }
+            if !batch.is_full {
+                decode((&mut self.state, &mut self.tally), &head, offset, None, &mut sums, &mut batch);
+            }
             if batch.is_full {
                 break;
             }
         }
-        self.push(batch)
+        self.waiting.push(batch)
     }
 
     /// The frames of a call stack, root first; none if the trace does not have them.
@@ -517,6 +436,7 @@ mod tests {
     use std::io::Cursor;
 
     use super::*;
+    use crate::cursor::{Decoded, ALLOCATED};
 
     fn put(bytes: &mut Vec<u8>, mut value: u64) {
         while value >= 0x80 {
@@ -534,22 +454,6 @@ mod tests {
         file.push(0x0a);
         put(file, packet.len() as u64);
         file.extend(packet);
-    }
-
-    #[test]
-    fn a_late_event_does_not_keep_the_memory_of_its_chunk() {
-        let event = |time| {
-            let lost = Raw::Sched { cpu: 0, tid: 0, what: scxprof_base::sample::sched::SchedWhat::Lost };
-            Decoded { time, offset: 0, raw: lost }
-        };
-        let mut cursor = super::Cursor::new((0..1000).map(event).collect(), 1000 * size_of::<Decoded>());
-        let before = cursor.bytes;
-        for time in 0..1000 {
-            assert_eq!(cursor.events.next().map(|event| event.time), Some(time));
-            cursor.shrink();
-            let left = size_of_val(cursor.events.as_slice());
-            assert!(cursor.bytes <= before && cursor.bytes < 4 * left + before / 10, "{time}: {}", cursor.bytes);
-        }
     }
 
     #[test]
@@ -571,14 +475,15 @@ mod tests {
             while let Some(event) = trace.next_event().unwrap() {
                 assert!(event.time() >= last);
                 last = event.time();
-                most = most.max(trace.pending / (size_of::<Decoded>() + size_of::<TrackEvent>() + 2 * ALLOCATED));
+                most =
+                    most.max(trace.waiting.pending / (size_of::<Decoded>() + size_of::<TrackEvent>() + 2 * ALLOCATED));
                 read += 1;
             }
             assert_eq!(read, 2 * count);
             let in_a_chunk = read as usize * (128 << 10) / size;
             // The memory of a chunk counts until most of its events were taken.
             assert!(most <= 3 * in_a_chunk, "{most} events at a time, {in_a_chunk} in a chunk");
-            assert_eq!(trace.pending, 0);
+            assert_eq!(trace.waiting.pending, 0);
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::sinks::Sink;
 use scxprof_trace::{Event, Trace, TraceError};
 
 /// Events that are passed on at once.
-const BATCH: usize = 1024;
+const BATCH: usize = 256;
 
 /// A trace to be read by a session, see [`Builder::trace`](crate::session::Builder::trace).
 #[derive(Debug)]
@@ -65,21 +65,14 @@ impl Origin for TraceOrigin<'_> {
     type Sample = PendingSample;
 
     fn fill(&mut self, inlet: &mut Inlet<'_, PendingSample>) -> Filled {
-        let mut filled = Filled::More;
-        while self.events.len() < BATCH {
-            match self.input.trace.next_event() {
-                Ok(Some(event)) => self.events.push(event),
-                Ok(None) => {
-                    filled = Filled::End;
-                    break;
-                }
-                Err(error) => {
-                    self.input.failed = Some(error);
-                    filled = Filled::End;
-                    break;
-                }
+        let filled = match self.input.trace.next_events(&mut self.events, BATCH) {
+            Ok(true) => Filled::More,
+            Ok(false) => Filled::End,
+            Err(error) => {
+                self.input.failed = Some(error);
+                Filled::End
             }
-        }
+        };
         inlet.events(&mut self.events);
         filled
     }
