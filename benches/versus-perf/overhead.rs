@@ -1,4 +1,5 @@
-//! What sampling costs those that are sampled: the throughput of servers, with each sampler in turn and with none.
+//! What sampling costs those that are sampled: the throughput of servers, and their CPU time for a request, with each sampler in turn
+//! and with none.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,6 +17,8 @@ use crate::tools::{progress, shown, words, Bench};
 
 const THROUGHPUT: Measure = Measure { key: "requests_per_s", heading: "requests/s", decimals: 0, ratio: false };
 const KEPT: Measure = Measure { key: "kept_percent", heading: "% of undisturbed", decimals: 2, ratio: false };
+const CPU: Measure = Measure { key: "cpu_us", heading: "server CPU us/request", decimals: 3, ratio: false };
+const MORE: Measure = Measure { key: "cpu_more_percent", heading: "% more CPU", decimals: 2, ratio: false };
 const NOTHING: &str = "nothing";
 /// How long a sampler runs before the throughput counts.
 const SETTLE: Duration = Duration::from_millis(500);
@@ -48,11 +51,12 @@ pub fn compare(bench: &Bench) -> Result<Comparison> {
         sampler(NOTHING, "", &[], &[]),
     ];
     let mut compared = Comparison::new("overhead", "Throughput of servers while they are sampled");
-    compared.measures = vec![THROUGHPUT, KEPT];
+    compared.measures = vec![THROUGHPUT, KEPT, CPU, MORE];
     compared.method = vec![
         format!(
             "Server and client run on this host and use loopback. Each sampler watches the whole host for {} s of load, in turn; each \
-             round begins and ends with none. The last column is the throughput divided by the mean of these two.",
+             round begins and ends with none. The other columns with % compare with the mean of these two; the server's CPU time has the \
+             interrupts that sample it, and varies less than the throughput, which client and sampler share in.",
             bench.args.seconds
         ),
         "perf record has its default event, and writes to a file.".to_owned(),
@@ -72,14 +76,19 @@ pub fn compare(bench: &Bench) -> Result<Comparison> {
             progress(&format!("{}, round {round}: {}", name.text(), sampler.name));
             let running = Running::start(bench, sampler)?;
             std::thread::sleep(SETTLE);
+            let cpu_before = server.cpu_seconds()?;
+            let begin = Instant::now();
             let throughput = server.throughput(bench.args.seconds)?;
+            // pgbench takes whole seconds.
+            let requests = throughput * begin.elapsed().as_secs_f64().floor().max(bench.args.seconds);
+            let cpu_us = (server.cpu_seconds()? - cpu_before) / requests * 1e6;
             running.stop()?;
             compared.runs.push(Run {
                 case: case.clone(),
                 tool: sampler.name.to_owned(),
                 round,
                 command: shown(&sampler.argv),
-                values: BTreeMap::from([("requests_per_s", throughput)]),
+                values: BTreeMap::from([("requests_per_s", throughput), ("cpu_us", cpu_us)]),
             });
         }
     }
@@ -93,19 +102,22 @@ pub fn compare(bench: &Bench) -> Result<Comparison> {
     Ok(compared)
 }
 
-/// Adds to each run its part of the mean throughput without a sampler in the same round.
+/// Adds to each run how its throughput and the server's CPU time compare with the mean of those without a sampler in the same round.
 fn relate(runs: &mut [Run]) {
-    let mut alone: BTreeMap<(String, u32), (f64, f64)> = BTreeMap::new();
-    for run in runs.iter().filter(|run| run.tool == NOTHING) {
-        let (sum, count) = alone.entry((run.case.clone(), run.round)).or_default();
-        *sum += run.values.get("requests_per_s").copied().unwrap_or(0.0);
-        *count += 1.0;
-    }
-    for run in runs.iter_mut().filter(|run| run.tool != NOTHING) {
-        let (sum, count) = alone.get(&(run.case.clone(), run.round)).copied().unwrap_or_default();
-        let with = run.values.get("requests_per_s").copied().unwrap_or(0.0);
-        if sum > 0.0 {
-            run.values.insert("kept_percent", 100.0 * with * count / sum);
+    for key in ["requests_per_s", "cpu_us"] {
+        let mut alone: BTreeMap<(String, u32), (f64, f64)> = BTreeMap::new();
+        for run in runs.iter().filter(|run| run.tool == NOTHING) {
+            let (sum, count) = alone.entry((run.case.clone(), run.round)).or_default();
+            *sum += run.values.get(key).copied().unwrap_or(0.0);
+            *count += 1.0;
+        }
+        for run in runs.iter_mut().filter(|run| run.tool != NOTHING) {
+            let (sum, count) = alone.get(&(run.case.clone(), run.round)).copied().unwrap_or_default();
+            let Some(&with) = run.values.get(key).filter(|_| sum > 0.0) else { continue };
+            let percent = 100.0 * with * count / sum;
+            let (key, value) =
+                if key == "cpu_us" { ("cpu_more_percent", percent - 100.0) } else { ("kept_percent", percent) };
+            run.values.insert(key, value);
         }
     }
 }
@@ -189,12 +201,12 @@ mod tests {
 
     #[test]
     fn throughput_is_related_to_that_of_the_same_round() {
-        let run = |tool: &str, round, throughput| Run {
+        let run = |tool: &str, round, throughput: f64| Run {
             case: "x".into(),
             tool: tool.into(),
             round,
             command: String::new(),
-            values: BTreeMap::from([("requests_per_s", throughput)]),
+            values: BTreeMap::from([("requests_per_s", throughput), ("cpu_us", 200.0 - throughput)]),
         };
         let mut runs = [
             run(NOTHING, 1, 80.0),
@@ -206,5 +218,8 @@ mod tests {
         relate(&mut runs);
         let kept: Vec<_> = runs.iter().map(|run| run.values.get("kept_percent").copied()).collect();
         assert_eq!(kept, [None, Some(90.0), None, None, Some(75.0)]);
+        let more: Vec<_> = runs.iter().map(|run| run.values.get("cpu_more_percent").copied()).collect();
+        assert!(more[1].is_some_and(|more| (more - 10.0).abs() < 1e-9), "110 us instead of 120 and 80");
+        assert_eq!((more[0], more[4]), (None, None), "nothing to compare with");
     }
 }

@@ -108,6 +108,19 @@ impl Server {
         }
     }
 
+    /// The CPU time in s of all its threads, and of its processes that have ended (proc_pid_stat(5)).
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn cpu_seconds(&self) -> Result<f64> {
+        // Connections of postgres end a little later than pgbench.
+        std::thread::sleep(Duration::from_millis(if self.postgres.is_some() { 300 } else { 0 }));
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).context(self.name.text())?;
+        let (_, fields) = stat.rsplit_once(')').with_context(|| stat.clone())?;
+        let ticks: u64 = fields.split_whitespace().skip(11).take(4).map_while(|field| field.parse::<u64>().ok()).sum();
+        Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+    }
+
     /// Requests a second, over so many seconds.
     ///
     /// # Errors

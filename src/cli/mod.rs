@@ -65,7 +65,6 @@ mod source;
 mod stacks;
 mod timeline;
 mod times;
-mod to_lines;
 mod top;
 mod trace;
 mod trace_diff;

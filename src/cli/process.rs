@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::{anyhow, Context};
 use clap::Args;
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::args::{text, MaxLossArgs, MemoryArgs, RESULT};
 use super::decision;
@@ -21,11 +21,10 @@ use super::messages;
 use super::output::Stdout;
 use super::say::say_lines;
 use super::signals::Signals;
-use super::to_lines::{CodeTexts, Form, ToLines};
 use crate::host::phases::{Phase, Phases};
 use crate::host::Roots;
-use crate::profile::{sched_text, Profile, Records};
-use crate::resolve::{symbolize, Cgroups, SymbolOptions};
+use crate::profile::{jsonl, sched_text, script_writer, Profile, Records};
+use crate::resolve::{symbolize, Cgroups, Symbol, SymbolOptions};
 use crate::sample::sched::SchedEvent;
 use crate::sample::{CodeAddr, Sample, Source};
 use crate::session::{Outcome, Sink};
@@ -70,6 +69,99 @@ pub(super) struct ProcessArgs {
     no_symbols: bool,
     #[command(flatten)]
     filter: FilterArgs,
+}
+
+/// The form of the lines of accesses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// JSON.
+    Json,
+    /// What `perf script` prints.
+    Script,
+}
+
+impl Form {
+    /// The name of their file.
+    pub(super) fn file(self) -> &'static str {
+        match self {
+            Self::Json => LINES,
+            Self::Script => script_writer::FILE,
+        }
+    }
+
+    /// The part of a line that names its instruction.
+    fn code_text(self, symbol: &Symbol) -> Vec<u8> {
+        match self {
+            Self::Json => jsonl::code_text(symbol),
+            Self::Script => script_writer::code_text(symbol),
+        }
+    }
+}
+
+/// What writes them.
+enum LineWriter<W: Write> {
+    Json(jsonl::Writer<W>),
+    Script(BufWriter<W>),
+}
+
+/// The text about each instruction in lines.
+type CodeTexts = FxHashMap<CodeAddr, Vec<u8>>;
+
+/// Writes each access as a line.
+struct ToLines<W: Write> {
+    writer: LineWriter<W>,
+    /// The text about code in lines, if it is named.
+    codes: Option<CodeTexts>,
+    /// The last record that was written, to count records.
+    last: u64,
+    records: u64,
+    failed: Option<std::io::Error>,
+}
+
+impl<W: Write> ToLines<W> {
+    fn new(out: W, form: Form, profile: &Profile) -> Self {
+        let writer = match form {
+            Form::Json => {
+                LineWriter::Json(jsonl::Writer::new(out, profile.source()).with_events(profile.event_names()))
+            }
+            Form::Script => LineWriter::Script(BufWriter::new(out)),
+        };
+        Self { writer, codes: None, last: 0, records: 0, failed: None }
+    }
+
+    fn finish(self) -> std::io::Result<()> {
+        match self.failed {
+            Some(error) => Err(error),
+            None => match self.writer {
+                LineWriter::Json(writer) => writer.finish().map(drop),
+                LineWriter::Script(mut writer) => writer.flush(),
+            },
+        }
+    }
+}
+
+impl<W: Write> Sink for ToLines<W> {
+    fn sample(&mut self, sample: &Sample, cgroups: &mut Cgroups) {
+        let path = cgroups.path(sample.raw.cgroup).map(|path| &**path);
+        let code = self.codes.as_ref().zip(sample.code).and_then(|(codes, code)| codes.get(&code));
+        if self.failed.is_none() {
+            let code = code.map(Vec::as_slice);
+            self.failed = match &mut self.writer {
+                LineWriter::Json(writer) => {
+                    // scx_characterize reads no line without a name.
+                    let code = code.or(self.codes.as_ref().map(|_| jsonl::UNKNOWN_CODE));
+                    writer.write(sample, path, code).err()
+                }
+                LineWriter::Script(writer) => script_writer::write(writer, sample, path, code).err(),
+            };
+        }
+        self.records += u64::from(self.last != sample.record);
+        self.last = sample.record;
+    }
+
+    fn wants_code(&self) -> bool {
+        self.codes.is_some()
+    }
 }
 
 /// A file, or stdout, that is opened for the first byte: without any there is no file.
@@ -197,10 +289,10 @@ fn name_codes(
     for note in symbols.notes() {
         say!("note: {note}");
     }
-    let (mut texts, mut room, mut unsaid) = (CodeTexts::default(), MAX_TEXT, 0u64);
+    let (mut texts, mut room, mut unsaid) = (FxHashMap::default(), MAX_TEXT, 0u64);
     for (code, symbol) in symbols.iter() {
         let text = form.code_text(symbol);
-        match room.checked_sub(text.as_bytes().len()) {
+        match room.checked_sub(text.len()) {
             Some(rest) => {
                 room = rest;
                 texts.insert(code, text);
@@ -245,13 +337,13 @@ pub(super) fn write_lines(
         None => Box::new(std::io::stdout().lock()),
     };
     let addresses = input::addresses(&mut profile);
+    let mut sink = ToLines::new(out, form, &profile);
     let filter = || if selection.is_empty() { Ok(None) } else { Filter::new(selection).map(Some) };
-    let (mut codes, mut phases) = (None, Phases::default());
+    let mut phases = Phases::default();
     if named {
-        let (rewound, texts, of_codes) = name_codes(profile, form, memory, filter()?.as_mut(), stop)?;
-        (profile, codes, phases) = (rewound, Some(texts), of_codes);
+        let (rewound, codes, of_codes) = name_codes(profile, form, memory, filter()?.as_mut(), stop)?;
+        (profile, sink.codes, phases) = (rewound, Some(codes), of_codes);
     }
-    let mut sink = ToLines::new(out, form, &profile, codes);
     let mut filter = filter()?;
     // Where they have a file of their own, that has all.
     let is_here = form == Form::Json && matches!(profile.sched_beside(), Ok(None));

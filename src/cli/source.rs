@@ -189,7 +189,7 @@ pub(super) fn failure_of(error: NotStarted, watched: Watched, verbose: u8) -> Fa
         return forbidden(&error, verbose, sentence);
     }
     match error.error {
-        // No source takes fewer files, but the limit is the host's.
+        // The last source takes as few files as any; what the others lacked helps nobody.
         SessionError::Sampler(error @ SamplerError::TooManyThreads { .. }) => Failure::Unsupported(error.into()),
         SessionError::Sampler(error) if !error.is_unsupported() => Failure::Usage(error.into()),
         // Its only source is how it asks for events, and tells nobody anything.

@@ -81,8 +81,8 @@ pub struct Pagemap {
     life: u64,
     visible: bool,
     files: Cache<u32, File>,
-    /// The address spaces whose file could not be opened, and when that was tried: mostly the process is gone.
-    unopened: Cache<u32, u64>,
+    /// The processes, with their address space, that are gone or forbid it, and when that was seen.
+    unopened: Cache<(u32, u32), u64>,
     pages: Cache<(u32, u64), (u64, Page)>,
     /// Whether a range of pages contains private copies, and when that was looked up.
     private: Cache<(u32, u64, u64), (u64, bool)>,
@@ -114,7 +114,6 @@ impl Pagemap {
     /// Closes what is open of an address space that has ended.
     pub(crate) fn forget(&mut self, space: u32) {
         self.files.remove(&space);
-        self.unopened.remove(&space);
     }
 
     /// Its sizes.
@@ -202,13 +201,16 @@ impl Pagemap {
 
     fn file(&mut self, pid: u32, space: u32, now: u64) -> io::Result<&File> {
         if self.files.get(&space).is_none() {
-            if self.unopened.get(&space).is_some_and(|since| now.saturating_sub(*since) < self.life) {
+            if self.unopened.get(&(space, pid)).is_some_and(|since| now.saturating_sub(*since) < self.life) {
                 return Err(io::ErrorKind::NotFound.into());
             }
             match File::open(self.path(pid)) {
                 Ok(file) => self.files.insert(space, file),
                 Err(error) => {
-                    self.unopened.insert(space, now);
+                    // Others pass, as a lack of files does.
+                    if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH | libc::EACCES | libc::EPERM)) {
+                        self.unopened.insert((space, pid), now);
+                    }
                     return Err(error);
                 }
             }
@@ -282,10 +284,8 @@ mod tests {
         assert!(pagemap.page(42, 1, 0x10, 999, false).is_err(), "not again so soon");
         assert!(pagemap.page(42, 2, 0x10, 999, false).is_ok(), "another space");
         assert!(pagemap.page(42, 1, 0x10, 1000, false).is_ok());
-        pagemap.forget(2);
-        assert!(pagemap.page(43, 2, 0x10, 5000, false).is_err());
-        pagemap.forget(2);
-        assert!(pagemap.page(42, 2, 0x10, 5001, false).is_ok());
+        assert!(pagemap.page(43, 3, 0x10, 5000, false).is_err());
+        assert!(pagemap.page(42, 3, 0x10, 5001, false).is_ok(), "it shares its memory with one that is gone");
     }
 
     #[test]

@@ -51,7 +51,6 @@ pub(crate) mod script_writer;
 mod snapshot;
 mod strip;
 pub(crate) mod tasks;
-pub(crate) mod text;
 mod topology;
 mod tracing;
 

@@ -253,11 +253,7 @@ impl SamplerError {
     pub fn is_unsupported(&self) -> bool {
         !matches!(
             self,
-            Self::NoSuchCpu { .. }
-                | Self::NoSuchTask { .. }
-                | Self::TooManyThreads { .. }
-                | Self::Threshold { .. }
-                | Self::FrequencyTooHigh { .. }
+            Self::NoSuchCpu { .. } | Self::NoSuchTask { .. } | Self::Threshold { .. } | Self::FrequencyTooHigh { .. }
         )
     }
 }

@@ -29,7 +29,8 @@ impl Intake {
         pool: super::pool::Pool,
     ) -> Self {
         let room = super::worker::queue(1, 0, address_from.recovers());
-        let out = super::worker::Outlet { to, pool, room, waker: super::waker::Waker::default() };
+        let out =
+            super::worker::Outlet { to, pool, room, waker: super::waker::WakesAtEnd(super::waker::Waker::default()) };
         Self { sink: BatchSink::new(0, Some(out), identity, address_from) }
     }
 

@@ -21,7 +21,7 @@ use super::plan::Planned;
 use super::pool::Pool;
 use super::steer::{self, Watcher};
 use super::tee::Tee;
-use super::waker::Waker;
+use super::waker::{Waker, WakesAtEnd};
 use super::worker::{self, CpuRing, Outlet, Scheduled, Worker};
 use crate::bpf::{Dsqs, Snapshots, WantedMap};
 use crate::host::priority;
@@ -89,7 +89,7 @@ impl Sampler {
         let (to, batches) = crossbeam_channel::bounded(room + self.workers + 1);
         let pool = Pool::default();
         let waker = Waker::default();
-        let out = Outlet { to, pool: pool.clone(), room, waker: waker.clone() };
+        let out = Outlet { to, pool: pool.clone(), room, waker: WakesAtEnd(waker.clone()) };
         // If a later step fails, dropping this ends the running workers.
         let stop = Stop(Arc::new(AtomicBool::new(false)));
         let mut shares: Vec<(Vec<CpuRing>, Vec<Arc<Event>>, Reader)> = (0..self.workers)
@@ -162,7 +162,8 @@ impl Running {
         &self.batches
     }
 
-    /// The next batch, for which it waits at most so long in the thread that called it first; [`Running::batches`] otherwise.
+    /// The next batch; without one it waits for at most so long. A batch that comes meanwhile ends the wait in the thread that called this
+    /// first; other threads should read [`Running::batches`].
     ///
     /// # Errors
     /// There is none yet, or there will be none.

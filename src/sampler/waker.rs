@@ -40,6 +40,16 @@ impl Waker {
     }
 }
 
+/// Wakes it when it is dropped, as the end of a channel does not.
+#[derive(Debug, Clone)]
+pub(super) struct WakesAtEnd(pub(super) Waker);
+
+impl Drop for WakesAtEnd {
+    fn drop(&mut self) {
+        self.0.wake();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Instant;

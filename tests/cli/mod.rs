@@ -363,7 +363,14 @@ fn too_many_threads_are_told_with_the_limit() {
     if !is_root("RLIMIT_NOFILE") {
         return;
     }
-    let threads: Vec<_> = (0..70).map(|_| std::thread::spawn(|| std::thread::sleep(Duration::from_secs(5)))).collect();
+    // They live until the end of the test.
+    let end = std::sync::Arc::new(std::sync::RwLock::new(()));
+    let held = end.write().unwrap();
+    let stay = || {
+        let end = std::sync::Arc::clone(&end);
+        std::thread::spawn(move || drop(end.read().unwrap()))
+    };
+    let threads: Vec<_> = (0..70).map(|_| stay()).collect();
     let pid = std::process::id();
     // The first cannot be enough; the second is too little for their events.
     for (limit, source) in [(64, ""), (200, "--source faults")] {
@@ -378,7 +385,10 @@ fn too_many_threads_are_told_with_the_limit() {
         let (said, _) = said.split_once(" open files").unwrap();
         assert!(said.contains("error: watching ") && said.contains(" threads on 2 CPUs takes up to "), "{said}");
     }
-    drop(threads);
+    drop(held);
+    for thread in threads {
+        thread.join().unwrap();
+    }
 }
 
 /// A copy of the binary that a user without rights can run.

@@ -84,7 +84,7 @@ fn every_prefix_of_lines_gives_its_whole_lines() {
     let mut hints = Vec::new();
     let mut writer = RecoveredWriter::new(&mut recovered);
     for (sample, path) in collect.samples.iter().zip(&collect.paths).take(5) {
-        lines.write(sample, path.as_deref()).unwrap();
+        lines.write(sample, path.as_deref(), None).unwrap();
         writer.add(&Sample { raw: RawSample { method: Some(Method::Emulated), ..sample.raw }, ..*sample }, None);
         let hint = HintRecord {
             tid: sample.raw.tid,

@@ -34,7 +34,7 @@ fn jsonl() -> Vec<(&'static str, Vec<u8>)> {
     let mut recovered = Vec::new();
     let mut writer = RecoveredWriter::new(&mut recovered);
     for (sample, path) in collect.samples.iter().zip(&collect.paths).take(4) {
-        lines.write(sample, path.as_deref()).unwrap();
+        lines.write(sample, path.as_deref(), None).unwrap();
         writer
             .add(&Sample { raw: RawSample { method: Some(Method::Emulated), size: 8, ..sample.raw }, ..*sample }, None);
     }

@@ -135,8 +135,8 @@ impl Learned {
 
     /// Adds what a later sample needed; true if [`Learned::wanted`] is another then.
     ///
-    /// Lines that depend on data are left out where they are others each time, as in a search through a large structure: to read
-    /// the last ones finds nothing, and displaces the caches of what is sampled.
+    /// Lines that depend on data are left out where no sample needs those of an earlier one, as in a search through a large structure:
+    /// reading them finds nothing, and displaces the caches of what is sampled.
     pub fn add(&mut self, later: &Wanted) -> bool {
         let before = self.wanted;
         let mut later = *later;

@@ -18,7 +18,7 @@ const SLOTS: u32 = 6;
 /// The table goes to this power of two, about 5 hours. Up to there the logarithms of two whole numbers differ by more than their
 /// error, so that a bin has one beginning.
 const POWERS: u32 = 44;
-/// A slot has its first bin from this bit on, and below it where the next one begins.
+/// A slot is one number: from this bit on the bin of its first duration, below it the first duration of the next bin.
 const BIN: u32 = 48;
 const BEGIN: u64 = (1 << BIN) - 1;
 

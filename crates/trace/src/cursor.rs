@@ -86,7 +86,8 @@ pub(super) struct Place {
 
 const _: () = assert!(size_of::<Place>() <= 24);
 
-/// The events of a bundle of ftrace, most of which are decoded when their time comes: until then they take half of the memory.
+/// The events of a bundle of ftrace. Those of the usual kinds are decoded when their time comes, and take half of the memory until then;
+/// those whose decoding adds a name are decoded, and take more, as the bytes of the whole bundle are kept.
 #[derive(Debug, Default)]
 pub(super) struct Bundled {
     pub(super) cpu: u32,
@@ -143,6 +144,8 @@ impl<'a> Placing<'a> {
         if !places.is_sorted_by_key(|place| place.time) {
             places.sort_by_key(|place| place.time);
         }
+        // Some may have been out of range.
+        places.shrink_to_fit();
         Bundled { cpu, offset, payload: payload.to_vec(), places: places.into_iter(), decoded }
     }
 }
@@ -328,8 +331,19 @@ impl Waiting {
         Ok(())
     }
 
-    /// Takes the events of a bundle.
-    pub(super) fn push_bundle(&mut self, bundled: Bundled) {
+    /// Room for a bundle beside the events of `batch`, which will wait too.
+    pub(super) fn room_beside(&self, batch: &Batch) -> usize {
+        self.room().saturating_sub(batch.bytes)
+    }
+
+    /// Takes the events of a bundle, which leave `batch` less room.
+    pub(super) fn push_bundle(&mut self, bundled: Bundled, batch: &mut Batch) {
+        let before = self.pending;
+        self.push_events(bundled);
+        batch.room = batch.room.saturating_sub(self.pending.saturating_sub(before)).max(batch.bytes);
+    }
+
+    fn push_events(&mut self, bundled: Bundled) {
         self.insert(Cursor::new(Events::Bundled(Box::new(bundled))));
     }
 

@@ -2,8 +2,8 @@
 //!
 //! [`Trace::open`] walks the file once and keeps what packets refer to: clocks, names by sequence and generation, tracks,
 //! threads, and an index of *chunks*, ranges of the file with their earliest time. [`Trace::next_event`] then merges the
-//! chunks by time: a chunk is decoded when its earliest time is reached, and dropped when its last event was taken. Of a bundle
-//! of ftrace only the times are read then, and each event when its time comes: as bytes they are small. So memory
+//! chunks by time: a chunk is decoded when its earliest time is reached, and dropped when its last event was taken. Of most
+//! events of a large bundle of ftrace only the time is read then, and the rest when it comes: as bytes they are small. So memory
 //! grows with the tables, with 40 bytes for each chunk of 128 KiB, and with the chunks that overlap in time, and not with
 //! the events. A packet that is older than its chunk, as the beginnings of slices in a trace of wprof that are written at
 //! their end, is indexed alone.

@@ -356,9 +356,9 @@ impl<R: Read + Seek> Trace<R> {
             if head.kind == BUNDLE && self.state.is_taken(&head) && self.state.has_state(&head, offset) {
                 let PacketState { facts, names, .. } = &mut self.state;
                 let mut decoder = Decoder { facts, names, counts: &mut self.tally.ftrace };
-                match decoder.places(head.payload, self.waiting.room()) {
+                match decoder.places(head.payload, self.waiting.room_beside(&batch)) {
                     Placed::Done(bundled) => {
-                        self.waiting.push_bundle(bundled.finish(offset));
+                        self.waiting.push_bundle(bundled.finish(offset), &mut batch);
                         continue;
                     }
                     Placed::NoRoom => batch.is_full = true,

@@ -17,7 +17,7 @@
 //! | `record`, `accesses` | which sample, and how many accesses it gave |
 //! | `sym`, `dso` | the function and the file of the code; "[unknown]" if they are not known; left out if code was not to be named |
 //! | `method` | how the address was recovered |
-//! | `place` | the memory: `shared` with `dev`, `ino`, `offset`; `private` with `space`; `frame`; `none` |
+//! | `memory` | the memory: `shared` with `dev`, `ino`, `offset`; `private` with `space`; `frame`; `none` |
 
 mod blocks;
 mod writer;
@@ -34,8 +34,7 @@ use crate::sample::{Comm, DataSource, MemoryId, MemoryScope, RawSample, Sample, 
 
 pub use blocks::Blocks;
 pub(crate) use blocks::{parse_block, Parsed};
-pub use writer::{code_text, Writer};
-pub(crate) use writer::{Formatter, BUFFER};
+pub use writer::{code_text, Writer, UNKNOWN_CODE};
 
 /// Bytes of a line; a cgroup's path has at most 4 KiB, and each byte may take six as JSON.
 const MAX_LINE: usize = 64 << 10;

@@ -7,7 +7,7 @@ use crate::sample::{Access, Method};
 
 fn written(sample: &Sample, cgroup: Option<&[u8]>, source: Source) -> Vec<u8> {
     let mut writer = Writer::new(Vec::new(), source);
-    writer.write(sample, cgroup).unwrap();
+    writer.write(sample, cgroup, None).unwrap();
     writer.finish().unwrap()
 }
 
@@ -51,16 +51,16 @@ fn a_line_has_the_known_fields() {
 #[test]
 fn a_line_says_its_event_and_no_cpu_that_nobody_knows() {
     let names = [Some("cpu/mem-loads/"), None, Some("a \"b\"")];
-    let mut formatter = Formatter::new(Source::Pebs, false).with_events(names.into_iter());
+    let mut writer = Writer::new(Vec::new(), Source::Pebs).with_events(names.into_iter());
     let sample = |cpu, event| Sample {
         raw: RawSample { cpu, event, time: 5, ..RawSample::default() },
         comm: Some(Comm::new(b"web")),
         ..Sample::default()
     };
     for (cpu, event) in [(3, 0), (RawSample::NO_CPU, 1), (RawSample::NO_CPU, 2), (0, 7)] {
-        formatter.add(&sample(cpu, event), None, None);
+        writer.write(&sample(cpu, event), None, None).unwrap();
     }
-    let out = formatter.lines.as_bytes();
+    let out = writer.finish().unwrap();
     let lines: Vec<serde_json::Value> =
         out.split_inclusive(|&byte| byte == b'\n').map(|line| serde_json::from_slice(line).unwrap()).collect();
     let said = |field: &str| lines.iter().map(|line| line.get(field).cloned()).collect::<Vec<_>>();
@@ -72,7 +72,7 @@ fn a_line_says_its_event_and_no_cpu_that_nobody_knows() {
         [true, true, false, true],
         "escapes are left to a parser"
     );
-    let (lines, _) = read(out);
+    let (lines, _) = read(&out);
     let cpus: Vec<u32> = lines.iter().map(|line| line.sample.raw.cpu).collect();
     assert_eq!(cpus, [3, RawSample::NO_CPU, RawSample::NO_CPU, 0]);
 }

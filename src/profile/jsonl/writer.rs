@@ -5,73 +5,70 @@ use std::io::{self, Write};
 
 use crate::profile::meta::to_hex;
 use crate::profile::recovered::op_name;
-use crate::profile::text::{Snippet, Text};
 use crate::resolve::Symbol;
 use crate::sample::{printable, Access, Comm, MemoryId, RawSample, Sample, Source};
 use scxprof_base::escape;
 
 /// Bytes that are written at a time.
-pub(crate) const BUFFER: usize = 256 << 10;
+const BUFFER: usize = 256 << 10;
 /// What a line says of code without a name, as perf prints it: scx_characterize reads no line without these fields.
-const UNKNOWN_CODE: &[u8] = b",\"sym\":\"[unknown]\",\"dso\":\"[unknown]\"";
+pub const UNKNOWN_CODE: &[u8] = b",\"sym\":\"[unknown]\",\"dso\":\"[unknown]\"";
 /// Threads with cached text.
 const THREADS: usize = 1024;
 
-/// A part of lines that is the same for most of them, and what it says.
+/// Text that is the same for most lines, and what it says.
 #[derive(Debug, Clone)]
 struct Cached<K> {
     of: Option<K>,
-    text: Snippet,
+    text: Vec<u8>,
 }
 
 impl<K: PartialEq> Cached<K> {
     const fn new() -> Self {
-        Self { of: None, text: Snippet::new() }
+        Self { of: None, text: Vec::new() }
     }
 
     /// Adds the text of `key`, which `make` makes, to a line.
     #[inline]
-    fn put(&mut self, line: &mut Text, key: K, make: impl FnOnce(&mut Vec<u8>)) {
+    fn put(&mut self, line: &mut Vec<u8>, key: K, make: impl FnOnce(&mut Vec<u8>)) {
         if self.of.as_ref() != Some(&key) {
-            let mut text = Vec::new();
-            make(&mut text);
-            self.text.set(&text);
+            self.text.clear();
+            make(&mut self.text);
             self.of = Some(key);
         }
-        self.text.put(line);
+        line.extend_from_slice(&self.text);
     }
 }
 
-/// Makes lines.
+/// Writes lines.
 #[derive(Debug)]
-pub(crate) struct Formatter {
-    /// The lines so far.
-    pub(crate) lines: Text,
+pub struct Writer<W: Write> {
+    out: W,
+    /// Lines that are not yet written.
+    buffer: Vec<u8>,
     source: Source,
-    /// Lines say something of code, even without a name.
-    names_code: bool,
     /// What the lines say of each event.
     events: Vec<Box<[u8]>>,
     /// The beginning of the lines of threads, at the last bits of their ids.
     threads: Vec<Cached<(Option<Comm>, u32, u32)>>,
     /// The last cgroup and its text; most samples belong to few cgroups.
-    cgroup: (Vec<u8>, Snippet),
+    cgroup: (Vec<u8>, Vec<u8>),
     /// The hint and the kind of access.
     access: Cached<(Option<u64>, Access)>,
     /// The period and the event.
     period: Cached<(u64, u16)>,
 }
 
-impl Formatter {
-    /// For samples of this source; with `names_code`, lines say of code without a name that it has none.
-    pub(crate) fn new(source: Source, names_code: bool) -> Self {
+impl<W: Write> Writer<W> {
+    /// Writes to `out`, which need not be buffered.
+    pub fn new(out: W, source: Source) -> Self {
         Self {
-            lines: Text::default(),
+            out,
+            buffer: Vec::with_capacity(BUFFER + 4096),
             source,
-            names_code,
             events: Vec::new(),
             threads: vec![Cached::new(); THREADS],
-            cgroup: (Vec::new(), Snippet::new()),
+            cgroup: (Vec::new(), Vec::new()),
             access: Cached::new(),
             period: Cached::new(),
         }
@@ -79,7 +76,7 @@ impl Formatter {
 
     /// With the names of the events by their number ([`RawSample::event`](crate::sample::RawSample::event)), where they are known.
     #[must_use]
-    pub(crate) fn with_events<'a>(mut self, names: impl Iterator<Item = Option<&'a str>>) -> Self {
+    pub fn with_events<'a>(mut self, names: impl Iterator<Item = Option<&'a str>>) -> Self {
         let text = |name: Option<&str>| {
             let mut text = Vec::new();
             if let Some(name) = name {
@@ -93,38 +90,38 @@ impl Formatter {
         self
     }
 
-    /// Adds the line of one access; `code` is the [`code_text`] of its instruction.
-    pub(crate) fn add(&mut self, sample: &Sample, cgroup: Option<&[u8]>, code: Option<&Snippet>) {
+    /// Writes one access; `code` is the [`code_text`] of its instruction, or [`UNKNOWN_CODE`]; without one the line says nothing of it.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn write(&mut self, sample: &Sample, cgroup: Option<&[u8]>, code: Option<&[u8]>) -> io::Result<()> {
         let raw = &sample.raw;
-        let line = &mut self.lines;
+        let line = &mut self.buffer;
         let (comm, pid, tid) = (sample.comm, raw.pid, raw.tid);
-        // The remainder is below the number of threads.
-        self.threads[tid as usize % THREADS].put(line, (comm, pid, tid), |text| thread(text, comm, pid, tid));
-        if raw.cpu != RawSample::NO_CPU {
-            line.put(b",\"cpu\":");
-            line.number(raw.cpu.into());
+        let put_thread = |text: &mut Vec<u8>| thread(text, comm, pid, tid);
+        match self.threads.get_mut(tid as usize % THREADS) {
+            Some(cached) => cached.put(line, (comm, pid, tid), put_thread),
+            None => put_thread(line),
         }
-        line.put(b",\"time\":\"");
-        line.number(raw.time / 1_000_000_000);
-        line.decimals((raw.time % 1_000_000_000) as u32);
-        line.put(b"\",\"ip\":\"");
-        line.hex(raw.ip);
-        line.put(b"\",\"addr\":\"");
-        line.hex(raw.addr);
-        line.put(b"\",\"phys_addr\":\"");
-        line.hex(raw.phys);
-        line.put(b"\",\"data_page_size\":");
-        line.number(raw.page_size);
+        if raw.cpu != RawSample::NO_CPU {
+            number(line, ",\"cpu\":", raw.cpu.into());
+        }
+        number(line, ",\"time\":\"", raw.time / 1_000_000_000);
+        decimals(line, raw.time % 1_000_000_000);
+        hex(line, "\",\"ip\":\"", raw.ip);
+        hex(line, "\",\"addr\":\"", raw.addr);
+        hex(line, "\",\"phys_addr\":\"", raw.phys);
+        number(line, "\",\"data_page_size\":", raw.page_size);
+        if cgroup.is_none() {
+            line.extend_from_slice(b",\"cgroup\":\"unknown\"");
+        }
         if let Some(path) = cgroup {
-            if self.cgroup.0 != path || path.is_empty() {
-                let mut text = Vec::new();
-                name(&mut text, ",\"cgroup\":", "cgroup_hex", path);
-                self.cgroup.1.set(&text);
+            if self.cgroup.0 != path || self.cgroup.1.is_empty() {
                 self.cgroup.0 = path.to_vec();
+                self.cgroup.1.clear();
+                name(&mut self.cgroup.1, ",\"cgroup\":", "cgroup_hex", path);
             }
-            self.cgroup.1.put(line);
-        } else {
-            line.put(b",\"cgroup\":\"unknown\"");
+            line.extend_from_slice(&self.cgroup.1);
         }
         self.access.put(line, (sample.hint, raw.access), |line| {
             number(line, ",\"hint\":", sample.hint.unwrap_or(0));
@@ -134,9 +131,8 @@ impl Formatter {
             text(line, ",\"op\":\"", op_name(raw.access));
             line.extend_from_slice(b"\",\"weight\":");
         });
-        line.number(raw.latency.into());
-        line.put(b",\"data_src\":\"");
-        line.hex(raw.data_src.0);
+        number(line, "", raw.latency.into());
+        hex(line, ",\"data_src\":\"", raw.data_src.0);
         let Self { events, source, .. } = self;
         self.period.put(line, (raw.period, raw.event), |line| {
             number(line, "\",\"period\":", raw.period);
@@ -145,73 +141,34 @@ impl Formatter {
             line.extend_from_slice(events.get(usize::from(raw.event)).map_or(&[][..], |event| event));
             line.extend_from_slice(b",\"thread\":");
         });
-        line.number(sample.thread.into());
-        line.put(b",\"record\":");
-        line.number(sample.record);
-        if raw.share < 1.0 {
-            let accesses = (1.0 / f64::from(raw.share)).round();
-            if accesses > 1.0 {
-                line.put(b",\"accesses\":");
-                line.number(accesses as u64);
-            }
+        number(line, "", sample.thread.into());
+        number(line, ",\"record\":", sample.record);
+        let accesses = (1.0 / f64::from(raw.share)).round();
+        if accesses > 1.0 {
+            number(line, ",\"accesses\":", accesses as u64);
         }
         if raw.size > 0 {
-            line.put(b",\"size\":");
-            line.number(raw.size.into());
+            number(line, ",\"size\":", raw.size.into());
         }
         if let Some(method) = raw.method {
-            line.put(b",\"method\":\"");
-            line.bytes(method.name().as_bytes());
-            line.put(b"\"");
+            text(line, ",\"method\":\"", method.name());
+            line.push(b'"');
         }
         match sample.memory {
-            None => line.put(b",\"memory\":\"none\""),
-            Some(MemoryId::Frame { .. }) => line.put(b",\"memory\":\"frame\""),
-            Some(MemoryId::Private { space, .. }) => {
-                line.put(b",\"memory\":\"private\",\"space\":");
-                line.number(space.into());
-            }
+            None => line.extend_from_slice(b",\"memory\":\"none\""),
+            Some(MemoryId::Frame { .. }) => line.extend_from_slice(b",\"memory\":\"frame\""),
+            Some(MemoryId::Private { space, .. }) => number(line, ",\"memory\":\"private\",\"space\":", space.into()),
             Some(MemoryId::Shared { scope, ino, offset }) => {
-                line.put(b",\"memory\":\"shared\",\"dev\":");
-                line.number(scope.number());
-                line.put(b",\"ino\":");
-                line.number(ino);
-                line.put(b",\"offset\":");
-                line.number(offset);
+                number(line, ",\"memory\":\"shared\",\"dev\":", scope.number());
+                number(line, ",\"ino\":", ino);
+                number(line, ",\"offset\":", offset);
             }
         }
-        if let Some(code) = code {
-            code.put(line);
-        } else if self.names_code {
-            line.bytes(UNKNOWN_CODE);
-        }
-        line.put(b"}\n");
-    }
-}
-
-/// Writes lines.
-#[derive(Debug)]
-pub struct Writer<W: Write> {
-    out: W,
-    formatter: Formatter,
-}
-
-impl<W: Write> Writer<W> {
-    /// Writes to `out`, which need not be buffered.
-    pub fn new(out: W, source: Source) -> Self {
-        Self { out, formatter: Formatter::new(source, false) }
-    }
-
-    /// Writes one access, without the name of its code.
-    ///
-    /// # Errors
-    /// Those of the writer.
-    pub fn write(&mut self, sample: &Sample, cgroup: Option<&[u8]>) -> io::Result<()> {
-        self.formatter.add(sample, cgroup, None);
-        let lines = &mut self.formatter.lines;
-        if lines.len() >= BUFFER {
-            self.out.write_all(lines.as_bytes())?;
-            lines.clear();
+        line.extend_from_slice(code.unwrap_or_default());
+        line.extend_from_slice(b"}\n");
+        if line.len() >= BUFFER {
+            self.out.write_all(line)?;
+            line.clear();
         }
         Ok(())
     }
@@ -221,7 +178,7 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// Those of the writer.
     pub fn finish(mut self) -> io::Result<W> {
-        self.out.write_all(self.formatter.lines.as_bytes())?;
+        self.out.write_all(&self.buffer)?;
         self.out.flush()?;
         Ok(self.out)
     }
@@ -250,14 +207,49 @@ pub fn code_text(symbol: &Symbol) -> Vec<u8> {
     text
 }
 
+// The next three functions are inlined, so that the length of the key is known.
+#[inline]
 fn text(line: &mut Vec<u8>, key: &str, text: &str) {
     line.extend_from_slice(key.as_bytes());
     line.extend_from_slice(text.as_bytes());
 }
 
+#[inline]
 fn number(line: &mut Vec<u8>, key: &str, value: u64) {
     line.extend_from_slice(key.as_bytes());
     line.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
+}
+
+/// A point and nine digits.
+fn decimals(line: &mut Vec<u8>, value: u64) {
+    let mut digits = itoa::Buffer::new();
+    let digits = digits.format(value + 1_000_000_000).as_bytes();
+    line.push(b'.');
+    line.extend_from_slice(digits.get(1..).unwrap_or_default());
+}
+
+#[inline]
+fn hex(line: &mut Vec<u8>, key: &str, value: u64) {
+    line.extend_from_slice(key.as_bytes());
+    push_hex(line, value);
+}
+
+fn push_hex(line: &mut Vec<u8>, value: u64) {
+    let mut digits = [0; 16];
+    digits[..8].copy_from_slice(&hex_digits((value >> 32) as u32));
+    digits[8..].copy_from_slice(&hex_digits(value as u32));
+    let zeros = (value | 1).leading_zeros() as usize / 4;
+    line.extend_from_slice(digits.get(zeros..).unwrap_or_default());
+}
+
+/// Computes all eight digits at once: one digit in each byte of a word; those from ten on move up to the letters.
+fn hex_digits(value: u32) -> [u8; 8] {
+    let mut word = u64::from(value);
+    word = (word << 16 | word) & 0x0000_ffff_0000_ffff;
+    word = (word << 8 | word) & 0x00ff_00ff_00ff_00ff;
+    word = (word << 4 | word) & 0x0f0f_0f0f_0f0f_0f0f;
+    let letters = (word + 0x0606_0606_0606_0606) >> 4 & 0x0101_0101_0101_0101;
+    (word + 0x3030_3030_3030_3030 + letters * 0x27).to_be_bytes()
 }
 
 /// Bytes as a JSON string, and also in hex if they are not UTF-8.
@@ -277,4 +269,21 @@ fn string(line: &mut Vec<u8>, text: &str) {
     // Serializing a string cannot fail.
     let json = serde_json::to_string(text).unwrap_or_default();
     line.extend_from_slice(escape::json(json).as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_are_those_of_format() {
+        for shift in 0..64 {
+            for value in [1u64 << shift, (1 << shift) - 1, 0x0123_4567_89ab_cdef >> shift] {
+                let mut line = Vec::new();
+                hex(&mut line, "", value);
+                decimals(&mut line, value % 1_000_000_000);
+                assert_eq!(String::from_utf8(line).unwrap(), format!("{value:x}.{:09}", value % 1_000_000_000));
+            }
+        }
+    }
 }

@@ -28,7 +28,7 @@ const FILEID_KERNFS: i32 = 0xfe;
 /// The links of a cgroup's directory that contains no other: most are read no further. A directory of kernfs has one for each
 /// directory in it, and two (`kernfs_refresh_inode` in fs/kernfs/inode.c); not every file system counts them.
 const LINKS_OF_LEAF: u64 = 2;
-/// Of so many cgroups in one, the kernel is asked at once whether there are others in them, by a file.
+/// Where a cgroup has at least this many in it, one read of its `cgroup.stat` tells whether any of them has others in it.
 const MANY: usize = 4;
 /// The id of the root of every hierarchy (`kernfs_create_root` in fs/kernfs/dir.c hands out 1 first).
 const ROOT_ID: u64 = 1;

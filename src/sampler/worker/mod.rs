@@ -16,7 +16,7 @@ use super::pool::Pool;
 use super::ring::Ring;
 use super::tee::Tee;
 use super::user::is_user_interrupt;
-use super::waker::Waker;
+use super::waker::WakesAtEnd;
 use crate::host::clock::monotonic_ns;
 use crate::host::priority;
 use crate::sample::batch::{Batch, PendingSample};
@@ -39,7 +39,7 @@ const BATCH_WITH_CONTEXT: usize = 256;
 const BATCH_STACKS: usize = 256 << 10;
 /// The number of batches of samples that a worker keeps if the session is slow, before it drops them.
 const MAX_WAITING_BATCHES: usize = 4;
-/// Batches that may wait for the session for each worker, and at least for all of them.
+/// Batches that may wait for the session: for each worker so many, if there is memory for them, and so many for all workers in any case.
 const QUEUE: usize = 48;
 /// Bytes of a batch of samples with registers, stack and the memory around them, or with call stacks.
 const CONTEXTS_OF_BATCH: usize = 768 << 10;
@@ -77,7 +77,8 @@ pub(super) struct Outlet {
     pub(super) pool: Pool,
     /// Batches that may wait there, see [`queue`].
     pub(super) room: usize,
-    pub(super) waker: Waker,
+    /// After `to`, so that there is no more to come when it wakes.
+    pub(super) waker: WakesAtEnd,
 }
 
 /// The ring of one CPU.
@@ -352,7 +353,7 @@ impl BatchSink {
             }
             self.batch = batch;
         } else {
-            waker.wake();
+            waker.0.wake();
             self.batch.samples = pool.list();
         }
     }
@@ -363,7 +364,7 @@ impl BatchSink {
         // The session may have ended, which is no loss.
         if let Some(out) = &self.out {
             let _ = out.to.send(batch);
-            out.waker.wake();
+            out.waker.0.wake();
         }
     }
 

@@ -1,6 +1,7 @@
 //! Tests of a worker's output for given records.
 
 use super::*;
+use crate::sampler::waker::Waker;
 use scxprof_perf::encode::encode;
 use scxprof_perf::record::{sample_type, SampleId};
 
@@ -14,7 +15,7 @@ const LAYOUT: Layout = Layout {
 };
 
 fn outlet(to: Sender<Batch>) -> Outlet {
-    Outlet { to, pool: Pool::default(), room: QUEUE, waker: Waker::default() }
+    Outlet { to, pool: Pool::default(), room: QUEUE, waker: WakesAtEnd(Waker::default()) }
 }
 
 fn sink(out: Sender<Batch>, child_pid_namespace: bool) -> BatchSink {

@@ -387,7 +387,7 @@ impl Live {
         drop(now);
         let mut writer = jsonl::Writer::new(out, self.source.unwrap_or(Source::Recorded));
         for sample in &samples {
-            writer.write(sample, cgroups.get(&sample.raw.cgroup).map(|path| &**path))?;
+            writer.write(sample, cgroups.get(&sample.raw.cgroup).map(|path| &**path), None)?;
         }
         writer.finish()?.flush()?;
         Ok(samples.len() as u64)

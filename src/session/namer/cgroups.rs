@@ -8,7 +8,7 @@ use scxprof_base::tables::Tables;
 
 /// A cgroup is read again after this many ns, because threads move.
 const AGE: u64 = 1_000_000_000;
-/// Threads with a cgroup: half of them are the last that were used, as many as a host of 512 CPUs has.
+/// Threads with a cgroup. Each generation has half of them: more than a large host has threads (100,000).
 const MAX_THREADS: usize = 1 << 18;
 /// Cgroups whose path was told.
 const MAX_TOLD: usize = 1 << 16;

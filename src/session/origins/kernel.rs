@@ -163,7 +163,8 @@ impl Capture {
             Source::Wakeups => Accesses::OfWakeups(Box::new(Wakeups::new(options.only.clone(), std::process::id()))),
             _ => Accesses::InSamples,
         };
-        // A quarter for samples that wait for their order or for code, an eighth for mappings; the sink gets the rest.
+        // A quarter for samples that wait for their order or for code, an eighth for mappings, and one for batches that wait; the sink gets the
+        // rest.
         let context = match (recovers, sampling.snapshots) {
             (true, true) => CONTEXT_SIZE + SNAPSHOT_SIZE,
             (true, false) => CONTEXT_SIZE,

@@ -102,7 +102,7 @@ pub(in super::super) fn start_host(
         mmap_pages: host.mmap_pages,
         workers: host.workers,
         realtime: host.priority(),
-        queue: memory / 4,
+        queue: memory / 8,
         features: host.features,
         hardware: host.hardware.clone(),
         sched: host.sched,
