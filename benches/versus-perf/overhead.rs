@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
 
+use crate::cli::ServerName;
 use crate::host::{need_root, Refused};
 use crate::measure::end_with_parent;
 use crate::result::{Comparison, Measure, Plot, Run, Skip};
@@ -56,7 +57,7 @@ pub fn compare(bench: &Bench) -> Result<Comparison> {
         format!(
             "Server and client run on this host and use loopback. Each sampler watches the whole host for {} s of load, in turn; each \
              round begins and ends with none. The other columns with % compare with the mean of these two; the server's CPU time has the \
-             interrupts that sample it, and varies less than the throughput, which client and sampler share in.",
+             interrupts that sample it, and usually varies a little less than the throughput.",
             bench.args.seconds
         ),
         "perf record has its default event, and writes to a file.".to_owned(),
@@ -79,8 +80,10 @@ pub fn compare(bench: &Bench) -> Result<Comparison> {
             let cpu_before = server.cpu_seconds()?;
             let begin = Instant::now();
             let throughput = server.throughput(bench.args.seconds)?;
-            // pgbench takes whole seconds.
-            let requests = throughput * begin.elapsed().as_secs_f64().floor().max(bench.args.seconds);
+            let took = begin.elapsed().as_secs_f64();
+            // pgbench takes whole seconds, and some time around them.
+            let loaded = if *name == ServerName::Postgres { bench.args.seconds.ceil() } else { took };
+            let requests = throughput * loaded;
             let cpu_us = (server.cpu_seconds()? - cpu_before) / requests * 1e6;
             running.stop()?;
             compared.runs.push(Run {

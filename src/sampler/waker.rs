@@ -54,32 +54,37 @@ impl Drop for WakesAtEnd {
 mod tests {
     use std::time::Instant;
 
-    use crossbeam_channel::bounded;
+    use crossbeam_channel::{bounded, Sender};
 
     use super::*;
 
     #[test]
-    fn what_comes_wakes_the_thread_that_waits() {
+    fn what_comes_and_the_end_wake_the_thread_that_waits() {
+        /// As the outlet of a worker.
+        struct Outlet {
+            to: Sender<u32>,
+            waker: WakesAtEnd,
+        }
         let (to, from) = bounded(1000);
         let waker = Waker::default();
-        let wakes = waker.clone();
+        let outlet = Outlet { to, waker: WakesAtEnd(waker.clone()) };
         let sender = thread::spawn(move || {
+            let Outlet { to, waker } = &outlet;
             for at in 0..1000 {
                 if at % 100 == 0 {
                     thread::sleep(Duration::from_millis(3));
                 }
                 to.send(at).unwrap();
-                wakes.wake();
+                waker.0.wake();
             }
             thread::sleep(Duration::from_millis(10));
+            drop(outlet);
         });
         let begin = Instant::now();
         let mut got = Vec::new();
         loop {
             // Without being woken it would take an hour.
-            match waker
-                .wait(if got.len() < 1000 { Duration::from_secs(3600) } else { Duration::ZERO }, || from.try_recv())
-            {
+            match waker.wait(Duration::from_secs(3600), || from.try_recv()) {
                 Ok(at) => got.push(at),
                 Err(TryRecvError::Empty) => {}
                 Err(TryRecvError::Disconnected) => break,

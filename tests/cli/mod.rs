@@ -368,7 +368,7 @@ fn too_many_threads_are_told_with_the_limit() {
     let held = end.write().unwrap();
     let stay = || {
         let end = std::sync::Arc::clone(&end);
-        std::thread::spawn(move || drop(end.read().unwrap()))
+        std::thread::spawn(move || drop(end.read()))
     };
     let threads: Vec<_> = (0..70).map(|_| stay()).collect();
     let pid = std::process::id();

@@ -63,7 +63,7 @@ const MAX_PATH: usize = 4096;
 /// The batches that may wait for the session.
 ///
 /// A worker sends a batch at every wake-up, full or not, so that so many for all workers would be a shorter stall the more workers
-/// there are: with samples of 16 CPUs each, at 1,000 a second and CPU, 48 are 3.3 s for one worker and 0.35 s for 32. They grow with the
+/// there are: with batches of 1,024 samples of 16 CPUs each, at 1,000 a second and CPU, 48 are 3.3 s for one worker and 0.35 s for 32. They grow with the
 /// workers for as long as full ones fit into `bytes`, of which no batch takes anything until it waits.
 pub(super) fn queue(workers: usize, bytes: usize, has_contexts: bool) -> usize {
     let batch = if has_contexts { CONTEXTS_OF_BATCH } else { BATCH * size_of::<PendingSample>() };

@@ -1,4 +1,4 @@
-//! The cgroups of threads where the kernel puts none into samples (before 5.7): from procfs.
+//! The cgroups of threads where the kernel puts none into samples (before 5.7, and with `--batched`): from procfs.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 

@@ -164,7 +164,7 @@ impl Capture {
             _ => Accesses::InSamples,
         };
         // A quarter for samples that wait for their order or for code, an eighth for mappings, and one for batches that wait; the sink gets the
-        // rest.
+        // rest. With the source `timer`, which keeps code too, that is nine eighths if every part is full.
         let context = match (recovers, sampling.snapshots) {
             (true, true) => CONTEXT_SIZE + SNAPSHOT_SIZE,
             (true, false) => CONTEXT_SIZE,
