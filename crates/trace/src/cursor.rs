@@ -4,15 +4,13 @@ use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
 use std::collections::BinaryHeap;
 
-use super::ftrace::{Decoder, Typed};
-use super::raw::Raw;
+use super::ftrace::Decoder;
+use super::placing::{Place, Placing};
+use super::raw::{self, Raw, Typed, ALLOCATED};
 use super::TraceError;
-use scxprof_base::sample::sched::WakenBy;
 
 /// Bytes of events that wait for their time.
 pub(super) const MAX_PENDING: usize = 256 << 20;
-/// Bytes that the allocator takes for itself with each piece of memory.
-pub(super) const ALLOCATED: usize = 16;
 
 /// A decoded event.
 #[derive(Debug)]
@@ -25,19 +23,10 @@ pub(super) struct Decoded {
 
 const _: () = assert!(size_of::<Decoded>() <= 80, "MAX_PENDING is some 3.3 million of them");
 
-/// Bytes that an event takes beside its own.
-fn bytes_beside(raw: &Raw) -> usize {
-    match raw {
-        Raw::Track(event) => ALLOCATED + size_of_val(&**event) + ALLOCATED + size_of_val(&*event.args.0),
-        Raw::Trace(event) => ALLOCATED + size_of_val(&**event) + ALLOCATED,
-        _ => 0,
-    }
-}
-
 impl Decoded {
     /// Bytes that it takes.
     fn bytes(&self) -> usize {
-        size_of::<Self>() + bytes_beside(&self.raw)
+        size_of::<Self>() + raw::bytes_beside(&self.raw)
     }
 }
 
@@ -71,21 +60,6 @@ impl Batch {
     }
 }
 
-/// Where an event of a bundle is.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
-    pub(super) time: u64,
-    /// Its bytes in those of the bundle, or the number of one that is decoded.
-    at: u32,
-    pub(super) tid: u32,
-    len: u16,
-    /// Its field; 0 for one that is decoded.
-    pub(super) number: u16,
-    pub(super) by: WakenBy,
-}
-
-const _: () = assert!(size_of::<Place>() <= 24);
-
 /// The events of a bundle of ftrace. Those of the usual kinds are decoded when their time comes, and take half of the memory until then;
 /// those whose decoding adds a name are decoded, and take more, as the bytes of the whole bundle are kept.
 #[derive(Debug, Default)]
@@ -99,61 +73,21 @@ pub(super) struct Bundled {
     decoded: Vec<Option<Raw>>,
 }
 
-/// Makes a [`Bundled`].
-#[derive(Debug)]
-pub(super) struct Placing<'a> {
-    cpu: u32,
-    payload: &'a [u8],
-    places: Vec<Place>,
-    decoded: Vec<Option<Raw>>,
-    room: usize,
-}
-
-impl<'a> Placing<'a> {
-    /// Of so many events of a CPU in `payload`; `None` if there is no room.
-    pub(super) fn new(payload: &'a [u8], events: usize, cpu: u32, room: usize) -> Option<Self> {
-        let room = room.checked_sub(payload.len())?.checked_sub(events.checked_mul(size_of::<Place>())?)?;
-        Some(Self { cpu, payload, places: Vec::with_capacity(events), decoded: Vec::new(), room })
-    }
-
-    /// An event of field `number` whose bytes are a part of the payload; false if it can't be kept so.
-    #[inline]
-    pub(super) fn place(&mut self, (time, tid, number, by): (u64, u32, u32, WakenBy), bytes: &[u8]) -> bool {
-        let at = bytes.as_ptr().addr().wrapping_sub(self.payload.as_ptr().addr());
-        let (Ok(at), Ok(len), Ok(number)) = (at.try_into(), bytes.len().try_into(), number.try_into()) else {
-            return false;
-        };
-        self.places.push(Place { time, at, tid, len, number, by });
-        true
-    }
-
-    /// One that is decoded; false if there is no room.
-    pub(super) fn decoded(&mut self, time: u64, raw: Raw) -> bool {
-        // The list may be twice as long as it must.
-        let Some(room) = self.room.checked_sub(2 * size_of::<Option<Raw>>() + bytes_beside(&raw)) else { return false };
-        self.room = room;
-        let at = self.decoded.len() as u32;
-        self.decoded.push(Some(raw));
-        self.places.push(Place { time, at, tid: 0, len: 0, number: 0, by: WakenBy::Thread });
-        true
-    }
-
+impl Bundled {
     /// The events, of a packet at this offset.
-    pub(super) fn finish(self, offset: u64) -> Bundled {
-        let Self { cpu, payload, mut places, decoded, .. } = self;
+    pub(super) fn of(placing: Placing<'_>, offset: u64) -> Self {
+        let Placing { cpu, payload, mut places, decoded, .. } = placing;
         if !places.is_sorted_by_key(|place| place.time) {
             places.sort_by_key(|place| place.time);
         }
         // Some may have been out of range.
         places.shrink_to_fit();
-        Bundled { cpu, offset, payload: payload.to_vec(), places: places.into_iter(), decoded }
+        Self { cpu, offset, payload: payload.to_vec(), places: places.into_iter(), decoded }
     }
-}
 
-impl Bundled {
     /// Bytes that its memory has.
     fn bytes(&self) -> usize {
-        let decoded: usize = self.decoded.iter().flatten().map(bytes_beside).sum();
+        let decoded: usize = self.decoded.iter().flatten().map(raw::bytes_beside).sum();
         let lists = self.decoded.capacity() * size_of::<Option<Raw>>() + self.places.len() * size_of::<Place>();
         self.payload.len() + lists + decoded
     }

@@ -97,7 +97,7 @@ fn a_bundle(events: &[Written]) -> Vec<u8> {
 fn taken(bytes: &[u8], decoder: &mut Decoder<'_>) -> Option<Vec<(u64, Raw)>> {
     let Placed::Done(placing) = decoder.places(bytes, MAX_PENDING) else { return None };
     let (mut waiting, mut all) = (Waiting::default(), Vec::new());
-    waiting.push_bundle(placing.finish(7), &mut waiting.batch());
+    waiting.push_bundle(Bundled::of(placing, 7), &mut waiting.batch());
     let before = waiting.pending;
     while let Some(time) = waiting.first() {
         let raw = waiting.take(decoder, |cpu, tid, typed| all.push((time, Raw::of(cpu, tid, typed))));
@@ -163,7 +163,7 @@ fn a_late_event_does_not_keep_the_memory_of_its_bundle() {
     let Placed::Done(placing) = decoder.places(&bytes, MAX_PENDING) else { panic!("{}", bytes.len()) };
     let (mut waiting, mut last) = (Waiting::default(), 0);
     let mut batch = waiting.batch();
-    waiting.push_bundle(placing.finish(0), &mut batch);
+    waiting.push_bundle(Bundled::of(placing, 0), &mut batch);
     let before = waiting.pending;
     assert_eq!(batch.room, MAX_PENDING - before, "the rest of its chunk has no more room than there is");
     assert!(before < bytes.len() + 1000 * size_of::<Place>() + 100 * 400, "{before}");

@@ -4,10 +4,9 @@
 use rustc_hash::FxHashMap;
 
 use super::event::{Args, Edge, Event, TraceEvent, TraceWhat, TrackId};
-use super::ftrace::Typed;
 use super::names::{self as known, Name, Names};
 use super::nodes::Nodes;
-use super::raw::{Raw, MAX_CPUS};
+use super::raw::{Raw, Typed, MAX_CPUS};
 use super::slices::{TrackEvent, TrackEventKind};
 use super::threads::{TraceThreads, Tracks};
 use scxprof_base::sample::sched::{SchedEvent, SchedTask, SchedWhat, TaskState, WakenBy};

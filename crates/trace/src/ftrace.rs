@@ -5,11 +5,11 @@ use std::cell::Cell;
 use rustc_hash::FxHashMap;
 
 use super::compact;
-use super::cursor::{Place, Placing};
 use super::dynamic::{self, Descriptor, DYNAMIC};
 use super::event::{BlockStep, TraceWhat};
 use super::names::{Name, Names};
-use super::raw::{thread, Raw, MAX_CPUS};
+use super::placing::{Place, Placing};
+use super::raw::{thread, Raw, Typed, MAX_CPUS};
 use super::tally::{count, Counts, Kinds, MAX_NUMBERS};
 use super::threads::Moment;
 use super::usual::{self, Outer};
@@ -271,13 +271,6 @@ pub(super) fn scan(
         earliest = [earliest, first].into_iter().flatten().min();
     }
     earliest
-}
-
-/// What an event is.
-#[derive(Debug)]
-pub(super) enum Typed {
-    Sched(SchedWhat),
-    Trace(TraceWhat),
 }
 
 /// Bundles of fewer bytes are decoded at once.

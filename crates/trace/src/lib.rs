@@ -30,6 +30,7 @@ mod ndjson;
 mod nodes;
 #[cfg(feature = "parquet")]
 pub mod parquet;
+mod placing;
 mod raw;
 mod reader;
 mod recording;

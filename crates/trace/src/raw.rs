@@ -1,7 +1,6 @@
 //! Events as they are decoded, and the numbers of threads and CPUs in them.
 
 use super::event::{TraceEvent, TraceWhat};
-use super::ftrace::Typed;
 use super::slices::TrackEvent;
 use scxprof_base::sample::sched::{SchedTask, SchedWhat, TaskState, WakenBy};
 
@@ -58,5 +57,24 @@ pub(super) fn thread(number: u64) -> Option<u32> {
         Some(u32::MAX) => Some(0),
         Some(tid) => i32::try_from(tid).is_ok().then_some(tid),
         None => (number > i64::MAX as u64).then_some(0),
+    }
+}
+
+/// What an event is.
+#[derive(Debug)]
+pub(super) enum Typed {
+    Sched(SchedWhat),
+    Trace(TraceWhat),
+}
+
+/// Bytes that the allocator takes for itself with each piece of memory.
+pub(super) const ALLOCATED: usize = 16;
+
+/// Bytes that an event takes beside its own.
+pub(super) fn bytes_beside(raw: &Raw) -> usize {
+    match raw {
+        Raw::Track(event) => ALLOCATED + size_of_val(&**event) + ALLOCATED + size_of_val(&*event.args.0),
+        Raw::Trace(event) => ALLOCATED + size_of_val(&**event) + ALLOCATED,
+        _ => 0,
     }
 }

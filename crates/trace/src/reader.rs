@@ -5,7 +5,7 @@ use std::io::{Read, Seek, SeekFrom};
 
 use super::clock::Sums;
 use super::container::{self, packets_of, Damage, Input, Packets, Step};
-use super::cursor::{Batch, Waiting};
+use super::cursor::{Batch, Bundled, Waiting};
 use super::derive::{Derive, Rules, Tables};
 use super::event::{Args, Edge, Event, TraceEvent, TraceWhat};
 use super::ftrace::{Decoder, Placed};
@@ -357,8 +357,8 @@ impl<R: Read + Seek> Trace<R> {
                 let PacketState { facts, names, .. } = &mut self.state;
                 let mut decoder = Decoder { facts, names, counts: &mut self.tally.ftrace };
                 match decoder.places(head.payload, self.waiting.room_beside(&batch)) {
-                    Placed::Done(bundled) => {
-                        self.waiting.push_bundle(bundled.finish(offset), &mut batch);
+                    Placed::Done(placing) => {
+                        self.waiting.push_bundle(Bundled::of(placing, offset), &mut batch);
                         continue;
                     }
                     Placed::NoRoom => batch.is_full = true,
@@ -436,7 +436,8 @@ mod tests {
     use std::io::Cursor;
 
     use super::*;
-    use crate::cursor::{Decoded, ALLOCATED};
+    use crate::cursor::Decoded;
+    use crate::raw::ALLOCATED;
 
     fn put(bytes: &mut Vec<u8>, mut value: u64) {
         while value >= 0x80 {
