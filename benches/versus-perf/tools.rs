@@ -203,9 +203,13 @@ pub fn words(text: &[&str]) -> Vec<String> {
 /// A command as a shell takes it.
 pub fn shown(argv: &[String]) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_=/.,:+@%".contains(c);
-    let quoted = argv.iter().map(|word| {
+    // Results are kept: where a program and its files were on the machine that made them tells nobody anything.
+    let name = |word: &str| {
+        Path::new(word).file_name().filter(|_| word.starts_with('/')).map(|name| name.to_string_lossy().into_owned())
+    };
+    let quoted = argv.iter().map(|word| name(word).unwrap_or_else(|| word.clone())).map(|word| {
         if !word.is_empty() && word.chars().all(plain) {
-            word.clone()
+            word
         } else {
             format!("'{}'", word.replace('\'', "'\\''"))
         }
@@ -238,5 +242,6 @@ mod tests {
     #[test]
     fn commands_are_shown_as_typed() {
         assert_eq!(shown(&words(&["sh", "-c", "sleep 1; : >'x'", ""])), r"sh -c 'sleep 1; : >'\''x'\''' ''");
+        assert_eq!(shown(&words(&["/opt/a b/perf", "-o", "/tmp/x/perf.data", "a/b"])), "perf -o perf.data a/b");
     }
 }
