@@ -4,6 +4,7 @@ use super::*;
 use crate::ftrace::{Facts, Placed};
 use crate::names::Names;
 use crate::tally::Counts;
+use crate::write::Message;
 use scxprof_base::sample::sched::SchedWhat;
 
 #[test]
@@ -24,60 +25,39 @@ fn a_late_event_does_not_keep_the_memory_of_its_chunk() {
     }
 }
 
-fn put(bytes: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        bytes.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    bytes.push(value as u8);
-}
-
-fn int(bytes: &mut Vec<u8>, field: u64, value: u64) {
-    put(bytes, field << 3);
-    put(bytes, value);
-}
-
-fn message(bytes: &mut Vec<u8>, field: u64, inner: &[u8]) {
-    put(bytes, field << 3 | 2);
-    put(bytes, inner.len() as u64);
-    bytes.extend(inner);
-}
-
 /// An event: its time, thread, field, two of its numbers, and how it is written.
-type Written = (u64, u64, u64, [u64; 2], u8);
+type Written = (u64, u64, u32, [u64; 2], u8);
 
 fn event((time, tid, field, [first, second], way): &Written) -> Vec<u8> {
-    let (mut event, mut inner) = (Vec::new(), Vec::new());
-    message(&mut inner, 1, b"a name");
-    int(&mut inner, 2, *first);
+    let mut inner = Message::new().bytes(1, b"a name").int(2, *first);
     if *way < 5 {
-        message(&mut inner, 3, b"another");
+        inner = inner.bytes(3, b"another");
     } else {
         // As perfetto writes it.
-        int(&mut inner, 3, 120);
+        inner = inner.int(3, 120);
         if *field == 4 || *way == 6 {
-            int(&mut inner, 4, *second);
+            inner = inner.int(4, *second);
         }
         if *field == 4 {
-            message(&mut inner, 5, b"the next");
-            int(&mut inner, 6, *second);
-            int(&mut inner, 7, 120);
+            inner = inner.bytes(5, b"the next").int(6, *second).int(7, 120);
         }
     }
     if *field != 4 || *way < 5 {
-        int(&mut inner, 5, *second);
+        inner = inner.int(5, *second);
     }
+    let mut event = Message::new();
     if way & 1 == 0 {
-        int(&mut event, 1, *time);
+        event = event.int(1, *time);
     }
-    int(&mut event, 2, *tid);
+    event = event.int(2, *tid);
     if way & 2 != 0 {
-        int(&mut event, 5, 0x10);
+        event = event.int(5, 0x10);
     }
-    message(&mut event, *field, &inner);
+    event = event.message(*field, &inner);
     if way & 4 != 0 {
-        int(&mut event, 1, *time);
+        event = event.int(1, *time);
     }
+    let mut event = event.as_bytes().to_vec();
     if *way == 9 {
         event.push(0);
     }
@@ -85,12 +65,8 @@ fn event((time, tid, field, [first, second], way): &Written) -> Vec<u8> {
 }
 
 fn a_bundle(events: &[Written]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    int(&mut bytes, 1, 3);
-    for written in events {
-        message(&mut bytes, 2, &event(written));
-    }
-    bytes
+    let bundle = events.iter().fold(Message::new().int(1, 3), |bundle, written| bundle.bytes(2, &event(written)));
+    bundle.as_bytes().to_vec()
 }
 
 /// What is taken of a bundle whose events are decoded when their time comes.
@@ -110,7 +86,7 @@ fn taken(bytes: &[u8], decoder: &mut Decoder<'_>) -> Option<Vec<(u64, Raw)>> {
 
 fn written() -> impl Strategy<Value = Written> {
     let field = prop_oneof![
-        Just(4u64),
+        Just(4u32),
         Just(20),
         Just(17),
         Just(361),
@@ -120,7 +96,7 @@ fn written() -> impl Strategy<Value = Written> {
         Just(3),
         Just(1),
         Just(327),
-        3u64..500,
+        3u32..500,
         Just(70_000),
     ];
     let number = prop_oneof![3 => 0u64..70_000, 1 => any::<u64>()];

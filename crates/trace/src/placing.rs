@@ -1,4 +1,4 @@
-//! Finds the events of a bundle of ftrace, most of which are decoded when their time comes.
+//! Where the events of a bundle of ftrace are, until each is decoded when its time comes.
 
 use super::raw::{bytes_beside, Raw};
 use scxprof_base::sample::sched::WakenBy;
