@@ -23,8 +23,6 @@
 //! does, and takes its cgroups away. Its threads sleep about nine tenths of the time, so that two CPUs carry it, unless
 //! they are to be `--busy`. With `--wake` the threads of one process that share a buffer wake each other; otherwise timers wake
 //! them all.
-//!
-//! Only std and libc, so that a bare `rustc` in a small virtual machine builds it too.
 
 mod process;
 mod scenario;

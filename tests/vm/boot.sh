@@ -2,7 +2,9 @@
 # Boots a guest with the kernel of a suite and runs tests in it.
 # Usage: tests/vm/boot.sh SUITE CPU TEST.sh...     CPU is a model of QEMU's. The guest's console goes to stdout.
 #
-# What a test names in its lines `# needs:`, `# test:` and `# cc:` comes along, with its libraries (README.md).
+# What a test names in its lines `# needs:`, `# test:` and `# cc:` comes along, with its libraries (README.md). VM_SMP has the CPUs and
+# their sockets as QEMU takes them, VM_SHIFT how long an instruction takes (2^N ns), VM_EXTRA more of the guest's files (a cpio archive),
+# VM_CACHES the options of the plugin in tests/vm/caches, without which there is none.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 vm=$PWD/tests/vm
@@ -59,7 +61,7 @@ copy() {
 
 # Those that cargo built with the project.
 libbpf_headers() {
-    local built=("$target"/debug/build/libbpf-sys-*/out/include)
+    local built=("$target"/*/build/libbpf-sys-*/out/include)
     printf '%s\n' "${built[0]}"
 }
 
@@ -87,22 +89,32 @@ for test; do
             -o "$work/root/lib/$(basename "$source" .c).o"
     done < <(sed -n 's/^# bpf: //p' "$test")
 done
-archive "$work/root" | cat "$cache/suite.cpio" - >"$work/initramfs"
+archive "$work/root" | cat "$cache/suite.cpio" - ${VM_EXTRA:+"$VM_EXTRA"} >"$work/initramfs"
+plugin=()
+if [ -n "${VM_CACHES:-}" ]; then
+    cc -std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -Werror -shared -fPIC -o "$work/caches.so" "$vm/caches/caches.c"
+    # The guest's RAM, which the plugin reads, is not written to a disk if that can be.
+    ram=$(mktemp -p "$([ -w /dev/shm ] && echo /dev/shm || echo "$work")")
+    trap 'rm -rf "$work" "$ram"' EXIT
+    truncate -s 2048M "$ram"
+    plugin=(-object "memory-backend-file,id=ram,size=2048M,mem-path=$ram,share=on" -machine "pc,memory-backend=ram"
+        -plugin "$work/caches.so,ram=$ram,$VM_CACHES")
+fi
 status=0
 # The guest's time is that of its instructions, 8 ns each, so that it sees nothing of how busy the host is. Linux 6.1 does not
 # find its second CPU then: there time is the host's, by a clock that needs no calibration, which a busy host would spoil.
 # Never a thread for each CPU: a kernel that patches its own code can die of it in the emulator.
-clock=(-icount "shift=3,sleep=off")
+clock=(-icount "shift=${VM_SHIFT:-3},sleep=off")
 boot="console=ttyS0 panic=-1 quiet"
 if [ "$(basename "$vm/cache/$suite/root/usr/src"/linux-headers-6.1.*-cloud-amd64)" != 'linux-headers-6.1.*-cloud-amd64' ]; then
     clock=()
     boot+=" clocksource=hpet"
 fi
 timeout --foreground "${VM_TIMEOUT:-900}" qemu-system-x86_64 -accel tcg,thread=single ${clock[@]+"${clock[@]}"} \
-    -cpu "$cpu" -smp "${cpus:-2}" -m 2048 \
+    -cpu "$cpu" -smp "${VM_SMP:-${cpus:-2}}" -m 2048 ${plugin[@]+"${plugin[@]}"} \
     -nodefaults -display none -monitor none -serial stdio -no-reboot \
     -kernel "$cache/vmlinuz" -initrd "$work/initramfs" -append "$boot" </dev/null 2>"$work/qemu" |
-    tr -d '\r' || status=$?
+    sed -u 's|\r||g' || status=$?
 if [ "$status" -ne 0 ]; then
     printf 'tests/vm: qemu ended with %s: %s\n' "$status" "$(tail -n 1 "$work/qemu")"
     exit 1

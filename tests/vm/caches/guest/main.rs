@@ -1,0 +1,185 @@
+//! Runs in the guest of `make proof`: starts workloads under schedulers with several configurations, and has the cache model of the
+//! emulator count their misses (tests/vm/caches/README.md).
+//!
+//! ```text
+//! proof-guest run machine=NAME llcs=2 workload=NAME,... scheduler=mitosis,... [rounds=5] [sample=4] [settle=0.15] [window=0.2] [arms=none,...]
+//! proof-guest oracle llcs=2 workload=NAME,... [sample=4]
+//! proof-guest client PORT                          the client of memcached
+//! ```
+
+mod arms;
+mod oracle;
+mod plugin;
+mod schedulers;
+mod who;
+mod workloads;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::str::FromStr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, Context, Result};
+use serde_json::json;
+
+use arms::Arm;
+use plugin::Page;
+use schedulers::Scheduler;
+use who::Who;
+use workloads::Workload;
+
+const LAYERS_GROW: Duration = Duration::from_secs(1);
+/// The seed of the run that is sampled, which is that of no round.
+const SAMPLED: u32 = 0;
+/// Where boot.sh puts the BPF program.
+const WHO: &str = "/lib/who.bpf.o";
+
+fn main() -> Result<()> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let (command, rest) = words.split_first().context("proof-guest run|oracle|client [KEY=VALUE...]")?;
+    if command == "client" {
+        return workloads::client(rest.first().context("no port")?.parse()?);
+    }
+    let options = Options::new(rest)?;
+    let cpus = u32::try_from(thread::available_parallelism()?.get())?;
+    let llcs: u32 = options.number("llcs", 2)?;
+    let who = Who::new(WHO, (cpus / llcs.max(1)).max(1))?;
+    let mut page = Page::new()?;
+    match command.as_str() {
+        "run" => {
+            for workload in options.list("workload") {
+                let plan = Plan::new(&options, workload, llcs, cpus)?;
+                run(&plan, &options.list("scheduler"), &who, &mut page)
+                    .with_context(|| format!("workload {workload}"))?;
+            }
+        }
+        "oracle" => {
+            for workload in options.list("workload") {
+                oracle::check(workload, options.text("sample", "4"), &who, &mut page)?;
+            }
+        }
+        _ => bail!("no command \"{command}\""),
+    }
+    Ok(())
+}
+
+/// KEY=VALUE.
+struct Options(BTreeMap<String, String>);
+
+impl Options {
+    fn new(words: &[String]) -> Result<Self> {
+        let pairs = words.iter().map(|word| {
+            let (key, value) = word.split_once('=').with_context(|| format!("\"{word}\" is not KEY=VALUE"))?;
+            anyhow::Ok((key.to_owned(), value.to_owned()))
+        });
+        pairs.collect::<Result<_>>().map(Self)
+    }
+
+    fn text<'a>(&'a self, key: &str, otherwise: &'a str) -> &'a str {
+        self.0.get(key).map_or(otherwise, String::as_str)
+    }
+
+    fn list(&self, key: &str) -> Vec<&str> {
+        self.text(key, "").split(',').filter(|word| !word.is_empty()).collect()
+    }
+
+    fn number<T: FromStr<Err: std::error::Error + Send + Sync + 'static>>(&self, key: &str, otherwise: T) -> Result<T> {
+        self.0.get(key).map_or(Ok(otherwise), |text| text.parse().with_context(|| format!("{key}={text}")))
+    }
+}
+
+/// What is run with one workload.
+struct Plan<'a> {
+    machine: &'a str,
+    workload: &'a str,
+    llcs: u32,
+    cpus: u32,
+    rounds: u32,
+    sample: &'a str,
+    /// How long the workload runs before misses are counted, so that the caches are as full as they get.
+    settle: Duration,
+    window: Duration,
+    /// Only these arms; all where there is none.
+    arms: Vec<&'a str>,
+}
+
+impl<'a> Plan<'a> {
+    fn new(options: &'a Options, workload: &'a str, llcs: u32, cpus: u32) -> Result<Self> {
+        Ok(Self {
+            machine: options.text("machine", ""),
+            workload,
+            llcs,
+            cpus,
+            rounds: options.number("rounds", 5)?,
+            sample: options.text("sample", "4"),
+            settle: Duration::from_secs_f64(options.number("settle", 0.15)?),
+            window: Duration::from_secs_f64(options.number("window", 0.2)?),
+            arms: options.list("arms"),
+        })
+    }
+}
+
+fn run(plan: &Plan, schedulers: &[&str], who: &Who, page: &mut Page) -> Result<()> {
+    let profile = format!("/tmp/{}.tar.gz", plan.workload);
+    workloads::sample(&Workload::start(plan.workload, SAMPLED)?, plan.sample, &profile)?;
+    let mut arms = arms::make(&profile, plan.llcs, plan.cpus)?;
+    arms.retain(|arm| plan.arms.is_empty() || plan.arms.contains(&arm.name));
+    page.send(1, &fs::read(&profile)?);
+    for scheduler in schedulers {
+        for arm in &arms {
+            let score = if *scheduler == "layered" { &arm.layered } else { &arm.score };
+            println!("{} {scheduler} {}: {:?} score {}", plan.workload, arm.name, arm.groups, score["score"]["mid"]);
+            page.line(&json!({"prediction": {
+                "machine": plan.machine, "scheduler": scheduler, "workload": plan.workload, "arm": arm.name,
+                "score": score["score"], "locality": score["locality"], "avoidable": score["avoidable"],
+                "groups": arm.groups,
+            }}));
+        }
+        for round in 1..=plan.rounds {
+            // Another one begins each round, so that none has always the caches of files that the workload before it left.
+            arms.rotate_left(usize::from(round > 1));
+            for arm in &arms {
+                one(plan, scheduler, arm, round, who, page)
+                    .with_context(|| format!("{scheduler}, arm {}", arm.name))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One round of one arm: the workload starts anew, then the scheduler, so that threads have their names when it first sees them.
+fn one(plan: &Plan, scheduler: &str, arm: &Arm, round: u32, who: &Who, page: &mut Page) -> Result<()> {
+    let workload = Workload::start(plan.workload, round)?;
+    workload.put(who)?;
+    workload.shuffle(round, plan.cpus)?;
+    let processes = workload.processes()?;
+    let mut running =
+        workload.stopped_while(|| Scheduler::start(scheduler, &arm.groups, &processes, plan.cpus, who))?;
+    page.line(&json!({"begin": {
+        "machine": plan.machine, "scheduler": scheduler, "workload": plan.workload, "arm": arm.name, "round": round,
+    }}));
+    if scheduler == "layered" {
+        // Layers get their CPUs by what their threads use, over some of its intervals.
+        thread::sleep(LAYERS_GROW);
+    }
+    plugin::warm();
+    thread::sleep(plan.settle);
+    let (moves, units, begin) = (who.moves()?, workload.units()?, Instant::now());
+    plugin::begin();
+    thread::sleep(plan.window);
+    plugin::end();
+    let seconds = begin.elapsed().as_secs_f64();
+    let units = workload.units()?.zip(units).map(|(after, before)| after - before);
+    let moves = who.moves()?.since(moves);
+    let places = workload.places()?;
+    running.check()?;
+    page.line(&json!({"end": {
+        "seconds": seconds, "switches": moves.switches, "migrations": moves.migrations, "crossings": moves.crossings, "units": units,
+        "places": places,
+    }}));
+    // The workload first: scx_layered gives CPUs back slowly.
+    drop(workload);
+    drop(running);
+    Ok(())
+}
