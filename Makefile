@@ -19,7 +19,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 export PATH := $(PATH):$(HOME)/.cargo/bin
 export FUZZ_SECONDS KERNELS
 
-.PHONY: build run test screenshots soak test-long test-dist test-stacks-long truth test-vm test-schedulers check-upstream lint fmt bench bench-against bench-big-host versus-perf fuzz miri doc install dist deps clean help
+.PHONY: build run test screenshots soak test-long test-dist test-stacks-long truth test-vm test-schedulers proof check-upstream lint fmt bench bench-against bench-big-host versus-perf fuzz miri doc install dist deps clean help
 .DEFAULT_GOAL := build
 
 build: deps ## Build the release binary (the default)
@@ -61,6 +61,9 @@ test-vm: deps ## Run the tests in virtual machines with a simulated memory PMU (
 test-schedulers: deps ## Run scx_layered with what scxprof prints in a virtual machine (SCX_LAYERED=FILE: this one; SCX_MITOSIS=FILE: scx_mitosis too)
 	@scripts/schedulers.sh
 
+proof: deps ## Count the cache misses that configurations save, under the real schedulers in an emulated machine (ARGS=--quick)
+	@scripts/proof.sh $(ARGS)
+
 check-upstream: deps ## Compare what scxprof knows of scx_layered with its newest release
 	@scripts/upstream.sh
 
@@ -68,7 +71,7 @@ lint: deps ## Check the format, lints, API documentation and shell scripts
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps
-	if command -v shellcheck >/dev/null; then shellcheck -x scripts/*.sh tests/vm/*.sh tests/vm/guest/*.sh tests/vm/schedulers/*.sh .ci/run; fi
+	if command -v shellcheck >/dev/null; then shellcheck -x scripts/*.sh tests/vm/*.sh tests/vm/guest/*.sh tests/vm/schedulers/*.sh tests/vm/caches/*.sh .ci/run; fi
 
 fmt: deps ## Format the code
 	$(CARGO) fmt --all

@@ -138,6 +138,24 @@ build() {
     done
 }
 
+# verdict NAME COMMAND...: runs a test of the host, whose output is shown where it fails or is skipped.
+verdict() {
+    local name=$1 output begin=$SECONDS status=0 verdict=ok
+    shift
+    output=$("$@" 2>&1) || status=$?
+    grep '^SKIP: ' <<<"$output" || true
+    if [ "$status" -ne 0 ]; then
+        verdict=FAILED
+        printf '    %s\n' "${output//$'\n'/$'\n    '}"
+        failed=$((failed + 1))
+    elif grep -q '^SKIP: ' <<<"$output"; then
+        verdict=skipped
+    else
+        passed=$((passed + 1))
+    fi
+    printf 'vm test %s ... %s (%d s)\n' "$name" "$verdict" "$((SECONDS - begin))"
+}
+
 scripts/deps.sh vm >&2 || true
 for tool in qemu-system-x86_64 busybox cpio cc; do
     if ! command -v "$tool" >/dev/null; then
@@ -170,6 +188,15 @@ for suite in "${suites[@]}"; do
     guests "$suite" "$less"
     [ -z "$any" ] || break
 done
+# The model of caches, by itself; with `make test-vm` also in a guest, and what `make proof` does in its quick form.
+if [ ${#names[@]} -eq 0 ]; then
+    verdict "caches" tests/vm/caches/patterns.sh ${any:+--host} sid
+    if [ -n "$any" ]; then
+        skip "vm test proof" "only make test-vm runs it: it takes two minutes"
+    else
+        PROOF_PROFILE=dev verdict "proof" scripts/proof.sh --quick
+    fi
+fi
 # As cargo's test harness says it, for scripts/test.sh.
 printf '\ntest result: %s. %d passed; %d failed; in virtual machines\n' \
     "$([ "$failed" -eq 0 ] && echo ok || echo FAILED)" "$passed" "$failed"
