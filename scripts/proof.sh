@@ -126,6 +126,7 @@ guest() {
     [ ${#schedulers[@]} -gt 0 ] && [ ${#workloads[@]} -gt 0 ] || return 0
     it=$(IFS=, && printf 'workload=%s' "${workloads[*]}")
     {
+        printf '# cpus: %s\n' "$smp"
         printf '# needs: %s\n' "$folder/scxprof" "$folder/demo-workload" "$work/family" "$folder/examples/proof-guest"
         printf '# bpf: tests/vm/caches/who.bpf.c\n'
         needs_of "${it#*=}" "${schedulers[*]}"
@@ -137,7 +138,7 @@ guest() {
     case ,${it#*=}, in *,build,*) extra=$work/build.cpio ;; esac
     printf 'proof: %s begins (%s CPUs, %s caches; %s; %s)\n' "$name" "$cpus" "$caches" "${schedulers[*]}" "${workloads[*]}"
     # shellcheck disable=SC2097,SC2098 # They are for the command alone.
-    VM_SMP=$smp VM_SHIFT=1 VM_TIMEOUT=${VM_TIMEOUT:-14400} VM_EXTRA=$extra \
+    VM_SHIFT=1 VM_TIMEOUT=${VM_TIMEOUT:-14400} VM_EXTRA=$extra \
         VM_CACHES="llcs=$caches,l1=32:8,l2=512:8,llc=16384:16,out=$results/$name.out,files=$results/$name.files" \
         tests/vm/boot.sh sid max,l3-cache=on "$work/$name.sh" >"$results/$name.log" 2>&1 || status=$?
     if [ "$status" -ne 0 ] || ! grep -q "^::end $name 0 " "$results/$name.log"; then

@@ -2,9 +2,9 @@
 # Boots a guest with the kernel of a suite and runs tests in it.
 # Usage: tests/vm/boot.sh SUITE CPU TEST.sh...     CPU is a model of QEMU's. The guest's console goes to stdout.
 #
-# What a test names in its lines `# needs:`, `# test:` and `# cc:` comes along, with its libraries (README.md). VM_SMP has the CPUs and
-# their sockets as QEMU takes them, VM_SHIFT how long an instruction takes (2^N ns), VM_EXTRA more of the guest's files (a cpio archive),
-# VM_CACHES the options of the plugin in tests/vm/caches, without which there is none.
+# What a test names in its lines `# needs:`, `# test:` and `# cc:` comes along, with its libraries (README.md). VM_SHIFT says how
+# long an instruction takes (2^N ns), VM_EXTRA has more of the guest's files (a cpio archive), VM_CACHES the options of the plugin in
+# tests/vm/caches, without which there is none.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 vm=$PWD/tests/vm
@@ -111,7 +111,7 @@ if [ "$(basename "$vm/cache/$suite/root/usr/src"/linux-headers-6.1.*-cloud-amd64
     boot+=" clocksource=hpet"
 fi
 timeout --foreground "${VM_TIMEOUT:-900}" qemu-system-x86_64 -accel tcg,thread=single ${clock[@]+"${clock[@]}"} \
-    -cpu "$cpu" -smp "${VM_SMP:-${cpus:-2}}" -m 2048 ${plugin[@]+"${plugin[@]}"} \
+    -cpu "$cpu" -smp "${cpus:-2}" -m 2048 ${plugin[@]+"${plugin[@]}"} \
     -nodefaults -display none -monitor none -serial stdio -no-reboot \
     -kernel "$cache/vmlinuz" -initrd "$work/initramfs" -append "$boot" </dev/null 2>"$work/qemu" |
     sed -u 's|\r||g' || status=$?
