@@ -5,6 +5,8 @@ use std::fs;
 use std::process::{Command, Stdio};
 
 use anyhow::{bail, ensure, Context, Result};
+use scxprof::config::layered::{to_json, Layer, LayerKind, LayerMatch};
+use scxprof::config::{self, CellMatch};
 use serde_json::{json, Value};
 
 /// Of the samples of its cell a name must have this part to have a subcell: the rule of the tool that scxprof replaces.
@@ -23,46 +25,56 @@ pub type Groups = Vec<Vec<String>>;
 pub struct Arm {
     pub name: &'static str,
     pub groups: Groups,
-    /// As `scxprof score --json` says it, for scx_mitosis and for scx_layered.
+    /// The configuration for scx_mitosis, and what `scxprof score --json` says of it.
+    pub mitosis: String,
     pub score: Value,
-    pub layered: Value,
+    /// The same for scx_layered.
+    pub layered: String,
+    pub layered_score: Value,
 }
 
 impl Arm {
-    fn new(name: &'static str, groups: Groups) -> Self {
-        Self { name, groups, score: Value::Null, layered: Value::Null }
+    fn new(name: &'static str, groups: Groups, cpus: u32) -> Result<Self> {
+        let (mitosis, layered) = (mitosis(&groups).to_string(), layered(&groups, cpus)?);
+        Ok(Self { name, groups, mitosis, score: Value::Null, layered, layered_score: Value::Null })
+    }
+
+    /// What `scxprof extract` prints with these words.
+    fn printed(name: &'static str, profile: &str, cpus: u32, words: &[&str]) -> Result<Self> {
+        let cpus = cpus.to_string();
+        let extract = |target: &str| {
+            let mut all = vec!["extract", "-f", profile, "--no-symbols", "--target-cpus", &cpus];
+            all.extend(["--target", target, "-o", "/tmp/extracted.json"]);
+            all.extend(words);
+            scxprof(&all)?;
+            anyhow::Ok(fs::read_to_string("/tmp/extracted.json")?)
+        };
+        let (mitosis, layered) = (extract("mitosis")?, extract("layered")?);
+        let groups = groups_of(&mitosis)?;
+        Ok(Self { name, groups, mitosis, score: Value::Null, layered, layered_score: Value::Null })
     }
 }
 
 /// Makes all configurations from a profile of the workload.
 pub fn make(profile: &str, llcs: u32, cpus: u32) -> Result<Vec<Arm>> {
     let samples = names_of(profile)?;
-    let cpus = cpus.to_string();
-    let extract = |share: Option<&str>| {
-        let mut words =
-            vec!["extract", "-f", profile, "--no-symbols", "--target-cpus", &cpus, "-o", "/tmp/extracted.json"];
-        words.extend(share.iter().flat_map(|share| ["--min-share", share]));
-        scxprof(&words)?;
-        groups_of(&fs::read_to_string("/tmp/extracted.json")?)
-    };
-    let found = extract(None)?;
-    let name = by_name(&samples);
-    let (crossed, aligned) = (crossed(&found, &samples), aligned(&found, &samples, llcs));
+    let found = Arm::printed("scxprof", profile, cpus, &[])?;
     let mut arms = vec![
-        Arm::new("none", Vec::new()),
-        Arm::new("name", name),
-        Arm::new("scxprof", found),
-        Arm::new("aligned", aligned),
-        Arm::new("crossed", crossed),
+        Arm::new("none", Vec::new(), cpus)?,
+        Arm::new("name", by_name(&samples), cpus)?,
+        Arm::new("aligned", aligned(&found.groups, &samples, llcs), cpus)?,
+        Arm::new("crossed", crossed(&found.groups, &samples), cpus)?,
+        found,
     ];
     for share in SHARES {
-        arms.push(Arm::new("best", extract(Some(share))?));
+        arms.push(Arm::printed("best", profile, cpus, &["--min-share", share])?);
     }
-    let scores = score(&arms, mitosis, profile, llcs, &cpus)?;
-    let of_layers = score(&arms, layered, profile, llcs, &cpus)?;
-    for ((arm, score), layered) in arms.iter_mut().zip(scores).zip(of_layers) {
-        arm.score = score;
-        arm.layered = layered;
+    let cpus = cpus.to_string();
+    let of_mitosis = score(arms.iter().map(|arm| &*arm.mitosis), profile, llcs, &cpus)?;
+    let of_layered = score(arms.iter().map(|arm| &*arm.layered), profile, llcs, &cpus)?;
+    for ((arm, of_mitosis), of_layered) in arms.iter_mut().zip(of_mitosis).zip(of_layered) {
+        arm.score = of_mitosis;
+        arm.layered_score = of_layered;
     }
     Ok(with_best(arms))
 }
@@ -79,8 +91,8 @@ fn with_best(arms: Vec<Arm>) -> Vec<Arm> {
 
 fn scxprof(words: &[&str]) -> Result<()> {
     let out = Command::new("scxprof").args(words).stdin(Stdio::null()).output()?;
-    // 4: samples were lost, which is said; the result is there. 5: there is none for this host.
-    if matches!(out.status.code(), Some(0 | 4 | 5)) {
+    // 4: samples were lost, which is said; the result is there.
+    if matches!(out.status.code(), Some(0 | 4)) {
         return Ok(());
     }
     bail!("scxprof {}: {}: {}", words.join(" "), out.status, String::from_utf8_lossy(&out.stderr))
@@ -104,13 +116,9 @@ fn names_of(profile: &str) -> Result<BTreeMap<String, u64>> {
 
 /// The groups in a configuration of scx_mitosis for a host without cells.
 fn groups_of(json: &str) -> Result<Groups> {
-    let cells: Vec<Value> = serde_json::from_str(json)?;
-    let rest = cells.iter().find(|cell| cell["matches"] == json!({})).context("no cell for the rest")?;
-    let subcells = rest["subcells"].as_array().map_or(&[][..], Vec::as_slice);
-    let groups = subcells.iter().map(|subcell| {
-        let ors = subcell["matches"].as_array().map_or(&[][..], Vec::as_slice);
-        ors.iter().filter_map(|ands| ands[0]["CommPrefix"].as_str().map(str::to_owned)).collect::<Vec<_>>()
-    });
+    let cells = config::mitosis::parse(json)?;
+    let rest = cells.into_iter().find(|cell| cell.matches == CellMatch::All).context("no cell for the rest")?;
+    let groups = rest.subcells.into_iter().map(|subcell| subcell.matches.into_iter().flatten().collect::<Vec<_>>());
     Ok(groups.filter(|group| !group.is_empty()).collect())
 }
 
@@ -173,15 +181,15 @@ fn aligned(groups: &Groups, samples: &BTreeMap<String, u64>, llcs: u32) -> Group
     places.into_iter().skip(1).map(|(_, names)| names).filter(|names| !names.is_empty()).collect()
 }
 
-/// The score of each arm as a configuration that `write` makes, by one call.
-fn score(arms: &[Arm], write: fn(&Groups) -> Value, profile: &str, llcs: u32, cpus: &str) -> Result<Vec<Value>> {
+/// The score of each configuration, by one call.
+fn score<'a>(configs: impl Iterator<Item = &'a str>, profile: &str, llcs: u32, cpus: &str) -> Result<Vec<Value>> {
     let llcs = llcs.to_string();
     let mut words =
         vec!["score", "-f", profile, "--json", "--llcs", &llcs, "--target-cpus", cpus, "-o", "/tmp/score.json"];
     let mut files = Vec::new();
-    for (at, arm) in arms.iter().enumerate() {
+    for (at, config) in configs.enumerate() {
         let file = format!("/tmp/arm{at}.json");
-        fs::write(&file, write(&arm.groups).to_string())?;
+        fs::write(&file, config)?;
         files.push(file);
     }
     for file in &files {
@@ -190,7 +198,7 @@ fn score(arms: &[Arm], write: fn(&Groups) -> Value, profile: &str, llcs: u32, cp
     scxprof(&words)?;
     let said: Value = serde_json::from_str(&fs::read_to_string("/tmp/score.json")?)?;
     let scores = said["configurations"].as_array().context("no configurations in the score")?;
-    ensure!(scores.len() == arms.len(), "{} scores of {} configurations", scores.len(), arms.len());
+    ensure!(scores.len() == files.len(), "{} scores of {} configurations", scores.len(), files.len());
     let figure = |mid: &Value, low: &Value, high: &Value| {
         if mid.is_null() {
             Value::Null
@@ -209,7 +217,7 @@ fn score(arms: &[Arm], write: fn(&Groups) -> Value, profile: &str, llcs: u32, cp
 }
 
 /// As a configuration of scx_mitosis: one cell, which is divided.
-pub fn mitosis(groups: &Groups) -> Value {
+fn mitosis(groups: &Groups) -> Value {
     let mut cell = json!({"name": "rest", "matches": {}});
     if !groups.is_empty() {
         let mut subcells: Vec<Value> = groups
@@ -226,19 +234,16 @@ pub fn mitosis(groups: &Groups) -> Value {
     json!([cell])
 }
 
-/// As a configuration of scx_layered, with layers as scxprof writes them.
-pub fn layered(groups: &Groups) -> Value {
-    let kind = json!({"Grouped": {"util_range": [0.5, 0.8], "growth_algo": "StickyDynamic"}});
-    let mut layers: Vec<Value> = groups
-        .iter()
-        .enumerate()
-        .map(|(at, group)| {
-            let ors: Vec<Value> = group.iter().map(|prefix| json!([{"CommPrefix": prefix}])).collect();
-            json!({"name": format!("group{at}"), "matches": ors, "kind": kind})
-        })
-        .collect();
-    layers.push(json!({"name": "rest", "matches": [[]], "kind": {"Open": {}}}));
-    Value::Array(layers)
+/// As a configuration of scx_layered, with layers of the kinds that scxprof writes for communities and for all other threads.
+fn layered(groups: &Groups, cpus: u32) -> Result<String> {
+    let layer = |name: String, matches, kind| Layer { name, template: None, matches, kind };
+    let of_group = |(at, group): (usize, &Vec<String>)| {
+        let ors = group.iter().map(|prefix| vec![LayerMatch::CommPrefix(prefix.clone())]).collect();
+        layer(format!("group{at}"), ors, LayerKind::community())
+    };
+    let mut layers: Vec<Layer> = groups.iter().enumerate().map(of_group).collect();
+    layers.push(layer("rest".to_owned(), vec![Vec::new()], LayerKind::rest(cpus as usize)));
+    Ok(to_json(&layers)?)
 }
 
 #[cfg(test)]
@@ -293,6 +298,7 @@ mod tests {
         for groups in [groups(&[]), groups(&[&["a", "b"], &["c"]])] {
             assert_eq!(groups_of(&mitosis(&groups).to_string()).unwrap(), groups);
         }
-        assert_eq!(layered(&groups(&[&["a"]]))[1]["matches"], json!([[]]));
+        let layers = config::layered::parse(&layered(&groups(&[&["a", "b"]]), 32).unwrap()).unwrap();
+        assert_eq!(layers.iter().map(|layer| layer.matches.len()).collect::<Vec<_>>(), [2, 1]);
     }
 }

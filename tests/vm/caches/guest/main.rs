@@ -2,7 +2,8 @@
 //! emulator count their misses (tests/vm/caches/README.md).
 //!
 //! ```text
-//! proof-guest run machine=NAME llcs=2 workload=NAME,... scheduler=mitosis,... [rounds=5] [sample=4] [settle=0.15] [window=0.2] [arms=none,...]
+//! proof-guest run machine=NAME llcs=2 workload=NAME,... scheduler=mitosis,... [rounds=5] [sample=4] [settle=0.15] [window=0.2]
+//!     [arms=none,...]
 //! proof-guest oracle llcs=2 workload=NAME,... [sample=4]
 //! proof-guest client PORT                          the client of memcached
 //! ```
@@ -29,6 +30,7 @@ use schedulers::Scheduler;
 use who::Who;
 use workloads::Workload;
 
+/// In which scx_layered gives layers their CPUs.
 const LAYERS_GROW: Duration = Duration::from_secs(1);
 /// The seed of the run that is sampled, which is that of no round.
 const SAMPLED: u32 = 0;
@@ -128,7 +130,7 @@ fn run(plan: &Plan, schedulers: &[&str], who: &Who, page: &mut Page) -> Result<(
     page.send(1, &fs::read(&profile)?);
     for scheduler in schedulers {
         for arm in &arms {
-            let score = if *scheduler == "layered" { &arm.layered } else { &arm.score };
+            let score = if *scheduler == "layered" { &arm.layered_score } else { &arm.score };
             println!("{} {scheduler} {}: {:?} score {}", plan.workload, arm.name, arm.groups, score["score"]["mid"]);
             page.line(&json!({"prediction": {
                 "machine": plan.machine, "scheduler": scheduler, "workload": plan.workload, "arm": arm.name,
@@ -154,8 +156,7 @@ fn one(plan: &Plan, scheduler: &str, arm: &Arm, round: u32, who: &Who, page: &mu
     workload.put(who)?;
     workload.shuffle(round, plan.cpus)?;
     let processes = workload.processes()?;
-    let mut running =
-        workload.stopped_while(|| Scheduler::start(scheduler, &arm.groups, &processes, plan.cpus, who))?;
+    let mut running = workload.stopped_while(|| Scheduler::start(scheduler, arm, &processes, plan.cpus, who))?;
     page.line(&json!({"begin": {
         "machine": plan.machine, "scheduler": scheduler, "workload": plan.workload, "arm": arm.name, "round": round,
     }}));

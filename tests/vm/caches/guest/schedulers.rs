@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{bail, ensure, Context, Result};
 
-use crate::arms::{self, Groups};
+use crate::arms::{Arm, Groups};
 use crate::who::{Who, SCHEDULER};
 use crate::workloads::wait_for;
 
@@ -24,19 +24,19 @@ pub enum Scheduler {
 
 impl Scheduler {
     /// Starts `mitosis`, `layered` or `cpusets` for the threads of these processes.
-    pub fn start(name: &str, groups: &Groups, processes: &[u32], cpus: u32, who: &Who) -> Result<Self> {
+    pub fn start(name: &str, arm: &Arm, processes: &[u32], cpus: u32, who: &Who) -> Result<Self> {
         match name {
             "mitosis" => {
                 let config = "/tmp/mitosis.json";
-                fs::write(config, arms::mitosis(groups).to_string())?;
+                fs::write(config, &arm.mitosis)?;
                 Self::process(Command::new("scx_mitosis").args(["--cell-config", config]), name, who)
             }
             "layered" => {
                 let config = "/tmp/layered.json";
-                fs::write(config, arms::layered(groups).to_string())?;
+                fs::write(config, &arm.layered)?;
                 Self::process(Command::new("scx_layered").arg(format!("f:{config}")), name, who)
             }
-            "cpusets" => cpusets(groups, processes, cpus).map(Self::Cpusets),
+            "cpusets" => cpusets(&arm.groups, processes, cpus).map(Self::Cpusets),
             _ => bail!("no scheduler \"{name}\""),
         }
     }

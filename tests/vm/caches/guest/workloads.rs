@@ -43,17 +43,13 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// Starts a workload by name: `demo`, `demo-busy`, `servers`, `build`, or a scenario of tests/sharing/programs.
+    /// Starts a workload by name: `demo`, `servers`, `build`, or a scenario of tests/sharing/programs.
     pub fn start(name: &str, seed: u32) -> Result<Self> {
         let mut workload = Self { children: Vec::new(), unit: Unit::Plugin };
         match name {
-            "demo" | "demo-busy" => {
-                let mut command = Command::new("demo-workload");
-                command.args(["--here", "--seconds", "3600"]);
-                if name == "demo-busy" {
-                    command.arg("--busy");
-                }
-                workload.spawn_until_ready(&mut command)?;
+            "demo" => {
+                let words = ["--here", "--seconds", "3600"];
+                workload.spawn_until_ready(Command::new("demo-workload").args(words))?;
             }
             "servers" => {
                 workload.unit = Unit::Requests;
@@ -189,7 +185,7 @@ impl Workload {
         Ok(places)
     }
 
-    /// Moves each thread to a CPU of chance, and lets it go again. Threads that start one after the other have CPUs side by side, so
+    /// Moves each thread to a random CPU, and lets it go again. Threads that start one after the other get neighbouring CPUs, so
     /// without this those that share would be together only because of the order in which the program starts them.
     pub fn shuffle(&self, seed: u32, cpus: u32) -> Result<()> {
         let threads = self.threads()?;
