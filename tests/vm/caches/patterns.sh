@@ -37,7 +37,7 @@ command -v cpio >/dev/null || {
 
 cc -std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -Werror -shared -fPIC -o "$work/caches.so" caches.c
 mkdir -p "$work/root"/{proc,sys,dev}
-cc -O2 -Wall -Wextra -Werror -static -pthread -o "$work/root/init" guest.c
+cc -O2 -Wall -Wextra -Werror -static -pthread -o "$work/root/init" patterns_guest.c
 (cd "$work/root" && find . | cpio -o -H newc --quiet -R 0:0) >"$work/initramfs"
 truncate -s 512M "$ram"
 timeout --foreground "${VM_TIMEOUT:-300}" qemu-system-x86_64 -accel tcg,thread=single -icount shift=3,sleep=off \
