@@ -13,6 +13,7 @@ use super::owners::ByCell;
 use super::scheduler::Scheduler;
 use super::specs::{specs, Room, Specs};
 use super::tally::{CellIndex, Tally};
+use crate::sample::caches::Caches;
 
 /// The options of the decision.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -26,6 +27,8 @@ pub struct DecisionOptions {
     pub scheduler: Scheduler,
     /// The cells of the target host with that of the root, if they are not those with samples.
     pub cells: Option<usize>,
+    /// The last-level caches of the target host, if they are known: subcells of scx_mitosis then fit them.
+    pub caches: Option<Caches>,
     /// `--this-host`: layers may have what only this host has, such as process ids.
     pub this_host: bool,
 }
@@ -34,7 +37,7 @@ impl DecisionOptions {
     /// For classes of at least `min_share`, of 1, and scx_mitosis on a host with this many CPUs.
     #[must_use]
     pub const fn new(min_share: f64, target_cpus: usize) -> Self {
-        Self { min_share, target_cpus, scheduler: Scheduler::Mitosis, cells: None, this_host: false }
+        Self { min_share, target_cpus, scheduler: Scheduler::Mitosis, cells: None, caches: None, this_host: false }
     }
 }
 
@@ -57,6 +60,8 @@ pub struct Decision {
     pub refused: Option<MitosisError>,
     /// The number of CPUs of the target host.
     pub target_cpus: usize,
+    /// The last-level caches of the target host, if they are known.
+    pub caches: Option<Caches>,
     /// The scheduler that they are for: scx_layered takes more subcells in a cell than scx_mitosis.
     pub scheduler: Scheduler,
 }
@@ -95,6 +100,7 @@ pub fn decide(
         notes: Vec::new(),
         refused: None,
         target_cpus: options.target_cpus,
+        caches: options.caches,
         scheduler: options.scheduler,
     };
     let by_cell = ByCell::new(members);

@@ -291,6 +291,7 @@ mod tests {
             bases: Vec::new(),
             notes: Vec::new(),
             refused: None,
+            caches: None,
             target_cpus: 8,
             scheduler: Scheduler::Layered,
         };

@@ -1,6 +1,7 @@
 //! The types of samples and accesses, for all sources.
 
 pub mod batch;
+pub mod caches;
 mod counts;
 mod data_source;
 mod memory;
