@@ -70,7 +70,7 @@ impl Subcell {
     }
 }
 
-/// The basis of a subcell. A catch-all has neither communities nor a class.
+/// The basis of a subcell. A catch-all has no class, and communities only if that fits the caches of the host.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Basis {

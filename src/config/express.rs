@@ -186,7 +186,7 @@ fn subcells(
 }
 
 /// A community's name: the first three of its prefixes.
-fn joint_name(prefixes: &[String]) -> String {
+pub(super) fn joint_name(prefixes: &[String]) -> String {
     let shown: Vec<String> = prefixes.iter().take(3).map(|prefix| printable(prefix.as_bytes())).collect();
     let more = prefixes.len() - shown.len();
     shown.join("+") + &if more > 0 { format!("+{more}") } else { String::new() }

@@ -1,5 +1,6 @@
 //! What was found, and what of it a host can load.
 
+use super::aligned::aligned;
 use super::better::better;
 use super::cell::{Basis, Cell, CellMatch, Subcell};
 use super::cell_specs::{CellSpecs, SpecIndex};
@@ -8,8 +9,9 @@ use super::members::Members;
 use super::mitosis::MitosisError;
 use super::note::Note;
 use super::scheduler::Scheduler;
+use super::shares::CellCpus;
 use super::tally::{CellIndex, Tally};
-use super::written::labels;
+use super::written::{labels, labels_on};
 
 /// A smaller difference of localities is worth no cell spec.
 const CLEARLY: f64 = 0.01;
@@ -45,7 +47,7 @@ impl Found {
     ) -> Result<Option<Vec<u32>>, NoSamples> {
         let fewer = Fewer::new(specs, tally, options, self.left_out.clone());
         let by_name = decide(&fewer.specs, &fewer.tally, &Members::default(), &fewer.options())?;
-        Ok(labels(&by_name, &fewer.tally, &fewer.moved(members)))
+        Ok(fewer.labels(&by_name, &fewer.moved(members)))
     }
 }
 
@@ -68,13 +70,30 @@ pub(crate) fn find(
     let host = Host::new(specs, tally, options);
     let labels_of_finding = labels(&finding, tally, members);
     let has_room = |cell: &Cell| finding.scheduler == Scheduler::Layered || cell.subcells.len() <= host.share;
-    let Fitting { mut configuration, labels, left_out } =
+    let Fitting { mut configuration, mut labels, left_out } =
         if host.refuses().is_none() && finding.cells.iter().all(has_room) {
             Fitting { configuration: finding.clone(), labels: labels_of_finding.clone(), left_out: Vec::new() }
         } else {
             best_that_fits(specs, tally, members, options, &locality)?
         };
-    let taken_by = taken_by(&finding, &configuration);
+    let mut taken_by = taken_by(&finding, &configuration);
+    let mut fitted = Vec::new();
+    if options.caches.is_some() {
+        let fewer = Fewer::new(specs, tally, options, left_out.clone());
+        // Where cell specs are left out, a cell is not that of the finding.
+        let cpus = fewer.cpus().filter(|_| left_out.is_empty() && host.refuses().is_none());
+        let found = cpus.and_then(|cpus| aligned(&finding, &configuration, tally, members, &cpus));
+        if let Some(found) = found {
+            let cell = |name: &String| finding.cells.iter().position(|it| it.name == *name);
+            for (name, of_cell) in found.taken_by {
+                if let Some(it) = cell(&name).and_then(|at| taken_by.get_mut(at)) {
+                    *it = of_cell;
+                }
+            }
+            (configuration, fitted) = (found.configuration, found.notes);
+        }
+        labels = fewer.labels(&configuration, &fewer.moved(members));
+    }
     // Without a configuration the scheduler has the root's cell, too.
     let is_nothing =
         |cells: &[Cell]| matches!(cells, [Cell { matches: CellMatch::All, subcells, .. }] if subcells.is_empty());
@@ -83,8 +102,13 @@ pub(crate) fn find(
     configuration.refused = is_refused.then(refused);
     let mut notes = finding.notes.clone();
     notes.extend(too_few(&finding, &taken_by, &host));
-    let is_of_host = |note: &&Note| matches!(note, Note::Merged { .. }) && !finding.notes.contains(note);
+    let is_fitted = |of: &String| fitted.iter().any(|it| matches!(it, Note::Aligned(it) if it.cell == *of));
+    let is_of_host = |note: &&Note| match note {
+        Note::Merged { cell, .. } => !is_fitted(cell) && !finding.notes.contains(note),
+        _ => false,
+    };
     notes.extend(configuration.notes.iter().filter(is_of_host).cloned());
+    notes.extend(fitted);
     configuration.notes = notes;
     Ok(Found { finding, configuration, taken_by, labels, labels_of_finding, left_out })
 }
@@ -168,6 +192,21 @@ impl<'a> Fewer<'a> {
         left_out.push(next);
         *self = Self::new(self.all, self.of_all, &self.options, left_out);
         true
+    }
+
+    /// The CPUs of the cells of scx_mitosis, if the host has several caches and they are known.
+    fn cpus(&self) -> Option<CellCpus> {
+        let options = self.options();
+        let caches = options.caches.filter(|it| it.count > 1 && options.scheduler == Scheduler::Mitosis)?;
+        Some(CellCpus::new(&self.specs, &self.tally, &options, caches))
+    }
+
+    /// The labels of the threads with a decision for these cells.
+    fn labels(&self, decision: &Decision, moved: &Members) -> Option<Vec<u32>> {
+        match self.cpus() {
+            Some(cpus) => labels_on(&cpus, decision, &self.tally, moved),
+            None => labels(decision, &self.tally, moved),
+        }
     }
 
     /// The members, each in its new cell.

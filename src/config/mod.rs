@@ -6,8 +6,12 @@
 //!
 //! Within a decision: `specs` (which cgroups of a cell spec can have the same subcells) → `owners` (which threads a name
 //! belongs to) → `express` (how many subcells, and which are merged or left out) → `assign` (in which order) → `prefixes` (with
-//! which prefixes). `better` chooses between sharing and names, and `fit` decides twice: what was found, and what of it a host can load.
+//! which prefixes). `better` chooses between sharing and names, and `fit` decides twice: what was found, and what of it a host can
+//! load. There `aligned` puts groups together where that fits the host's caches.
 
+mod aligned;
+#[cfg(test)]
+mod aligned_tests;
 mod assign;
 mod better;
 mod cell;
@@ -30,6 +34,7 @@ mod owners;
 mod placement;
 mod prefixes;
 mod scheduler;
+pub(crate) mod shares;
 mod specs;
 pub(crate) mod tally;
 pub(crate) mod this_host;
@@ -37,6 +42,7 @@ pub(crate) mod written;
 
 pub use crate::host::facts::{TaskFacts, Tasks};
 pub use crate::sample::{Task, TaskHint};
+pub use aligned::AlignedCell;
 pub use cell::{Basis, Cell, CellMatch, CellName, CommPrefix, Subcell};
 pub(crate) use cell_specs::{mistake, SpecIndex};
 pub use cell_specs::{CellOptions, CellSpecError, CellSpecs, ALLOTMENT_REGEX, CGROUP_ROOT, WORKLOAD_SLICE};

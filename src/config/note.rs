@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::aligned::AlignedCell;
 use super::cell::CellName;
 use super::layered::{MAX_LAYERS, MAX_REGEXES};
 use super::members::Unknown;
@@ -246,6 +247,8 @@ pub enum Note {
         /// The subcells that are left out, the least valuable, by their cells.
         left_out: Vec<(String, Vec<String>)>,
     },
+    /// Groups are together in subcells that fit the last-level caches of the host.
+    Aligned(AlignedCell),
     /// What was found and is not in the configuration, because the target host has too few CPUs.
     LeftOutOfHost {
         /// CPUs of the host.
@@ -558,6 +561,7 @@ impl Note {
                      layered"
                 )
             }
+            Self::Aligned(cell) => write!(f, "{cell}"),
             Self::ByName { .. }
             | Self::Strays { .. }
             | Self::NotDescribable { .. }
@@ -581,7 +585,7 @@ fn say_whose(f: &mut fmt::Formatter<'_>, whose: Option<&ThreadRef>) -> fmt::Resu
 const NAMED: usize = 4;
 
 /// The first eight of a list.
-fn list(items: &[String], between: &str) -> String {
+pub(super) fn list(items: &[String], between: &str) -> String {
     first(8, items.iter(), between)
 }
 

@@ -73,7 +73,7 @@ pub(super) fn cover(names: &[(Comm, f64)], allowed: impl Fn(&str) -> bool) -> Co
 }
 
 /// Sorts the prefixes and drops those that have another one as prefix.
-fn tidy(prefixes: &mut Vec<String>) {
+pub(super) fn tidy(prefixes: &mut Vec<String>) {
     prefixes.sort_unstable();
     prefixes.dedup_by(|later, kept| later.starts_with(kept.as_str()));
 }

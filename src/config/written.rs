@@ -10,6 +10,7 @@ use super::decide::Decision;
 use super::members::{Member, Members, Verdict};
 use super::mitosis::MitosisError;
 use super::note::Note;
+use super::shares::CellCpus;
 use super::tally::{CellIndex, Tally};
 use crate::sample::ThreadIndex;
 
@@ -46,13 +47,13 @@ impl Places {
     }
 
     /// A label for each thread: threads in one subcell of one cgroup have the same label; only those of `only` if given. A
-    /// thread in a catch-all has its own.
-    pub(crate) fn labels(&self, only: Option<&Assigned>) -> Vec<u32> {
+    /// thread in a catch-all has its own, but for the catch-alls that `is_near` names by their cell.
+    fn labeled(&self, only: Option<&Assigned>, is_near: impl Fn(CellIndex, &Assigned) -> bool) -> Vec<u32> {
         let mut labels: Vec<u32> = (0..self.threads as u32).collect();
         let mut next: BTreeMap<(u32, Assigned), u32> = BTreeMap::new();
         for (thread, cell, place) in self.of.iter().flatten() {
             let is_rest = self.is_rest.get(place).copied().unwrap_or(true);
-            if is_rest || only.is_some_and(|only| only != place) {
+            if is_rest && !is_near(*cell, place) || only.is_some_and(|only| only != place) {
                 continue;
             }
             let label = self.threads as u32 + next.len() as u32;
@@ -62,11 +63,25 @@ impl Places {
         }
         labels
     }
+
+    /// The same if no catch-all is near.
+    pub(crate) fn labels(&self, only: Option<&Assigned>) -> Vec<u32> {
+        self.labeled(only, |_, _| false)
+    }
 }
 
 /// A label for each thread, as [`Places::labels`]; `None` for a configuration that the scheduler rejects.
 pub(crate) fn labels(decision: &Decision, tally: &Tally, members: &Members) -> Option<Vec<u32>> {
     Places::new(decision, tally, members).ok().map(|places| places.labels(None))
+}
+
+/// A label for each thread on a host of which the CPUs of each cell are known: threads in a catch-all have one label if its CPUs are
+/// all in one cache. `None` as for [`labels`].
+pub(super) fn labels_on(cpus: &CellCpus, decision: &Decision, tally: &Tally, members: &Members) -> Option<Vec<u32>> {
+    let places = Places::new(decision, tally, members).ok()?;
+    let subcells = |place: &Assigned| decision.cells.get(place.cell?).map(|it| it.subcells.len());
+    let is_near = |cell, place: &Assigned| subcells(place).is_some_and(|count| cpus.has_near_catch_all(cell, count));
+    Some(places.labeled(None, is_near))
 }
 
 /// Reports threads without shared memory whose names the subcell of a community takes.

@@ -1,0 +1,202 @@
+//! Subcells that fit the caches: of fixed cases, and what always holds.
+
+use proptest::prelude::*;
+
+use super::aligned::AlignedCell;
+use super::consumer::{subcell_of, Consumer};
+use super::fit::{find, Found};
+use super::{mitosis, CellOptions, CellSpecs, DecisionOptions, Member, Members, Note, Tally, Verdict};
+use crate::sample::caches::Caches;
+use crate::sample::Comm;
+
+/// A thread: its cgroup, its name, its samples, and its community.
+type Thread = (&'static str, String, u32, Option<u32>);
+
+struct Case {
+    specs: CellSpecs,
+    tally: Tally,
+    members: Members,
+}
+
+impl Case {
+    fn new(threads: &[Thread]) -> Self {
+        let specs = CellSpecs::new(&CellOptions::default()).unwrap();
+        let (mut tally, mut members) = (Tally::default(), Members::default());
+        for ((cgroup, name, samples, community), thread) in threads.iter().zip(0..) {
+            let (cell, comm) = (tally.cell(specs.assign(cgroup.as_bytes())), Some(Comm::from(name.as_str())));
+            let samples = f64::from(*samples);
+            tally.add(cell, comm, samples);
+            let verdict = community.map_or(Verdict::Alone, Verdict::Community);
+            members.threads.push(Member { thread, pid: 1, tid: thread, comm, hint: None, cell, samples, verdict });
+        }
+        Self { specs, tally, members }
+    }
+
+    fn find(&self, target_cpus: usize, caches: Option<Caches>) -> Found {
+        let options = DecisionOptions { caches, ..DecisionOptions::new(0.05, target_cpus) };
+        find(&self.specs, &self.tally, &self.members, &options, |_, _| None).unwrap()
+    }
+}
+
+/// So many groups of so many busy threads each, in a cgroup.
+fn groups(cgroup: &'static str, groups: u32, threads: u32) -> Vec<Thread> {
+    let name = |group: u32| char::from(b'a' + group as u8);
+    let thread = |group: u32| (cgroup, format!("{0}{0}{0}", name(group)), 100, Some(group));
+    (0..groups).flat_map(|group| (0..threads).map(move |_| thread(group))).collect()
+}
+
+/// The subcells of the last cell, as `found` has them for this host.
+fn subcells(threads: &[Thread], cpus: usize, caches: Caches) -> Vec<String> {
+    let found = Case::new(threads).find(cpus, Some(caches));
+    found.configuration.cells.last().unwrap().subcells.iter().map(|it| it.name.clone()).collect()
+}
+
+const fn caches(count: u32) -> Caches {
+    Caches::side_by_side(count)
+}
+
+#[test]
+fn there_are_as_many_subcells_as_fit_the_caches() {
+    let count = |groups_: u32, threads: u32, cpus, of| subcells(&groups("/", groups_, threads), cpus, of).len();
+    // Of three subcells on eight CPUs, one would be on both caches.
+    assert_eq!(count(2, 4, 8, caches(2)), 2);
+    // With a CPU each, threads run on lent CPUs of the other cache.
+    assert_eq!(count(7, 2, 8, caches(2)), 2);
+    assert_eq!(count(4, 4, 16, caches(4)), 4);
+    // With SMT, two subcells would each be on both caches.
+    assert_eq!(count(4, 8, 32, Caches { count: 2, turns: 2 }), 4);
+    // Each of these has its own cache already, or all have the same.
+    assert_eq!(count(3, 8, 32, caches(4)), 4);
+    assert_eq!(count(2, 4, 8, caches(1)), 3);
+    // A host of one CPU has no place for two.
+    assert_eq!(count(2, 4, 1, caches(2)), 0);
+    assert_eq!(count(2, 4, 8, Caches { count: 1024, turns: 64 }), 3);
+}
+
+#[test]
+fn places_are_equally_busy() {
+    let mut threads = groups("/", 3, 4);
+    threads.extend(groups("/", 1, 1).into_iter().map(|it| ("/", "log".to_owned(), 100, it.3.and(None))));
+    let found = Case::new(&threads).find(8, Some(caches(2)));
+    // What shares with nobody is in "rest", so that has one group and the other place two.
+    assert_eq!(subcells(&threads, 8, caches(2)), ["bbb+ccc", "rest"]);
+    let taken: Vec<_> = found.taken_by[0].iter().flatten().map(String::as_str).collect();
+    assert_eq!(taken, ["rest/rest", "rest/bbb+ccc", "rest/bbb+ccc", "rest/rest", "rest/rest"]);
+    let notes: Vec<String> = found.configuration.notes.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        notes,
+        ["rest: 2 subcells fit the host's 2 last-level caches better than 5: \"bbb\", \"ccc\" in \"bbb+ccc\"; \"aaa\", \"log\" in \
+          \"rest\" (by the order in which scx_mitosis gives out CPUs, 100% of what they share stays in one cache, instead of 72%; \
+          --target-llcs 1 ignores the caches)"]
+    );
+    // Threads in one place have one label, and so have those of the catch-all in its cache.
+    let labels = found.labels.unwrap();
+    assert!(labels[4..12].iter().all(|it| *it == labels[4]), "{labels:?}");
+    assert!(labels[..4].iter().all(|it| *it == labels[12]) && labels[4] != labels[12], "{labels:?}");
+}
+
+#[test]
+fn a_name_that_begins_another_one_is_kept_out_of_its_place() {
+    let thread = |name: &str, community| ("/", name.to_owned(), 100, Some(community));
+    let threads: Vec<Thread> = [("webserver", 0), ("web", 1), ("db", 2)]
+        .into_iter()
+        .flat_map(|(name, community)| (0..4).map(move |_| thread(name, community)))
+        .collect();
+    let case = Case::new(&threads);
+    let found = case.find(8, Some(caches(2)));
+    let cell = &found.configuration.cells[0];
+    assert_eq!(cell.subcells.len(), 2);
+    // "web" in a place of its own would take "webserver" from the catch-all.
+    let named: Vec<_> = cell.subcells[0].matches.iter().flatten().map(String::as_str).collect();
+    assert!(!named.contains(&"web") || named == ["web"] && found.taken_by[0][0] == found.taken_by[0][1], "{named:?}");
+    let kept = found.configuration.notes.iter().find_map(|note| match note {
+        Note::Aligned(it) => Some(it.kept),
+        _ => None,
+    });
+    assert!(kept.is_some_and(|[_, after]| after > 0.99), "{kept:?}");
+}
+
+#[test]
+fn each_place_has_as_many_names_as_a_subcell_takes() {
+    // Five names each: only the catch-all can have two groups, or all of one.
+    let threads: Vec<Thread> = (0..3u8)
+        .flat_map(|group| (0..4u8).map(move |name| (group, name)))
+        .map(|(group, name)| {
+            ("/", format!("{}{}x", char::from(b'a' + group), char::from(b'p' + name)), 100, Some(group.into()))
+        })
+        .collect();
+    let found = Case::new(&threads).find(8, Some(caches(2)));
+    let subcells = &found.configuration.cells[0].subcells;
+    assert_eq!(subcells.iter().map(|it| it.matches.len()).collect::<Vec<_>>(), [4, 1]);
+    assert_eq!(found.taken_by[0].iter().flatten().filter(|it| *it == "rest/rest").count(), 3, "{:?}", found.taken_by);
+}
+
+const CELLS: [&str; 3] =
+    ["/", "/workload.slice/workload-tw-a.allotment.slice", "/workload.slice/workload-tw-b.allotment.slice"];
+
+fn threads() -> impl Strategy<Value = Vec<Thread>> {
+    let thread = (0..CELLS.len(), "[ab]{1,4}", 1..200u32, proptest::option::of(0..6u32));
+    let thread = thread.prop_map(|(cell, name, samples, community)| {
+        // A community is of one cell.
+        (CELLS[cell], name, samples, community.map(|it| it * 3 + cell as u32))
+    });
+    proptest::collection::vec(thread, 1..40)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+
+    #[test]
+    fn each_name_is_where_its_group_was_put(
+        threads in threads(),
+        cpus in 1..64usize,
+        count in 1..16u32,
+        turns in 1..3u32,
+    ) {
+        let case = Case::new(&threads);
+        let found = case.find(cpus, Some(Caches { count, turns }));
+        let before = case.find(cpus, None);
+        prop_assert_eq!(&found.finding.cells, &before.finding.cells);
+        let aligned: Vec<&String> = found.configuration.notes.iter().filter_map(|note| match note {
+            Note::Aligned(AlignedCell { cell, kept, .. }) => {
+                assert!(kept[1] > kept[0] && kept[1] < 1.000_001, "{kept:?}");
+                Some(cell)
+            }
+            _ => None,
+        }).collect();
+        if count == 1 {
+            prop_assert!(aligned.is_empty() && found.labels == before.labels);
+        }
+        if aligned.is_empty() {
+            prop_assert_eq!(&found.configuration.cells, &before.configuration.cells);
+            prop_assert_eq!(&found.configuration.notes, &before.configuration.notes);
+            prop_assert_eq!(&found.taken_by, &before.taken_by);
+            return Ok(());
+        }
+        prop_assert!(mitosis::check(&found.configuration.cells).is_ok());
+        prop_assert!(found.configuration.refused.is_none());
+        let cgroups = case.tally.cells().filter_map(|it| it.1.cgroup.as_ref()).filter(|it| !it.is_empty()).count();
+        let share = cpus / (1 + cgroups);
+        let loaded = Consumer::new(&found.configuration.cells).unwrap();
+        for (at, cell) in found.finding.cells.iter().enumerate() {
+            if !aligned.contains(&&cell.name) {
+                continue;
+            }
+            let now = found.configuration.cells.iter().find(|it| it.name == cell.name).unwrap();
+            prop_assert!((2..=share).contains(&now.subcells.len()), "{} of {}", now.subcells.len(), share);
+            let taken = &found.taken_by[at];
+            prop_assert!(taken.len() == cell.subcells.len() && taken.iter().all(Option::is_some));
+            for (of, name, _) in case.tally.counts() {
+                let cgroup = case.tally.get(of).unwrap().cgroup.as_deref().unwrap();
+                let place = loaded.assign(cgroup, name.as_bytes());
+                if place.cell.map(|it| &found.configuration.cells[it].name) != Some(&cell.name) {
+                    continue;
+                }
+                let unit = subcell_of(&cell.subcells, name.as_bytes()).unwrap();
+                let expected = taken[unit].as_deref().unwrap();
+                let is = format!("{}/{}", cell.name, now.subcells[place.subcell.unwrap()].name);
+                prop_assert_eq!(is, expected, "{}", name);
+            }
+        }
+    }
+}
