@@ -38,7 +38,7 @@ impl Caches {
         // One cache is passed once.
         let found = Self { count, turns: if count == 1 { 1 } else { turns } };
         let is_there = |(cpu, cache): (usize, &u32)| seen.get(found.cache(cpu, caches.len())) == Some(cache);
-        let is_regular = caches.len() % (found.count as usize * found.turns as usize) == 0;
+        let is_regular = caches.len().is_multiple_of(found.count as usize * found.turns as usize);
         (is_regular && caches.iter().enumerate().all(is_there)).then_some(found)
     }
 
