@@ -10,6 +10,7 @@ use super::failure::Failure;
 use super::format::Format;
 use super::output::{is_stdout, Output, Stdout};
 use crate::config::Scheduler;
+use crate::sample::caches::Caches;
 
 /// Headings of the options in every help.
 pub(super) const WATCH: &str = "What to watch";
@@ -97,11 +98,24 @@ pub(super) struct TargetCpusArgs {
     /// CPUs of the host that will run the scheduler [default: as many as the sampled host has]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_CPUS), help_heading = RESULT)]
     target_cpus: Option<u32>,
+    /// Last-level caches of the host that will run the scheduler, with CPUs side by side
+    /// [default: those of the sampled host, if --target-cpus is not given]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_LLCS), help_heading = RESULT)]
+    target_llcs: Option<u32>,
 }
 
 impl TargetCpusArgs {
     pub(super) fn cpus(&self) -> Option<usize> {
         self.target_cpus.map(|cpus| cpus as usize)
+    }
+
+    pub(super) fn llcs(&self) -> Option<u32> {
+        self.target_llcs
+    }
+
+    /// The last-level caches, if they are given.
+    pub(super) fn caches(&self) -> Option<Caches> {
+        self.target_llcs.map(Caches::side_by_side)
     }
 }
 

@@ -16,6 +16,7 @@ use super::{call, cgroups, hints, messages, say, width};
 use crate::config::{CellOptions, Note, Scheduler};
 use crate::host::phases::{Begun, Phases};
 use crate::report::{self, Report};
+use crate::sample::caches::Caches;
 use crate::sample::places::CpuPlaces;
 use crate::sample::Source;
 use crate::session::{Analysis, AnalysisOptions, Error, Outcome, Sampled, SchedSink};
@@ -72,6 +73,16 @@ impl DecisionArgs {
         self.target_cpus.cpus()
     }
 
+    /// The number of last-level caches of the target host, if it is given.
+    pub(super) fn target_llcs(&self) -> Option<u32> {
+        self.target_cpus.llcs()
+    }
+
+    /// The last-level caches of the target host, if they are given.
+    pub(super) fn caches(&self) -> Option<Caches> {
+        self.target_cpus.caches()
+    }
+
     /// As a part of 1.
     pub(super) fn min_share(&self) -> f64 {
         self.min_share.part()
@@ -89,6 +100,7 @@ impl DecisionArgs {
             cells: self.cell_options(),
             min_share: self.min_share(),
             target_cpus: self.target_cpus(),
+            caches: self.caches(),
             scheduler: self.scheduler(),
             use_hints: self.use_hints,
             this_host: self.this_host,

@@ -315,6 +315,7 @@ mod tests {
         // No host has as many.
         assert!(error("scxprof score -f x --config y --llcs 4294967295").contains("4294967295 is not in 2..=1024"));
         assert!(error("scxprof run --target-cpus 4294967295").contains("4294967295 is not in 1..=65536"));
+        assert!(error("scxprof run --target-llcs 0").contains("0 is not in 1..=1024"));
         assert!(error("scxprof record --call-graph lbr").contains("none of fp, dwarf and dwarf,BYTES"));
     }
 

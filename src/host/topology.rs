@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::{number, read, Error, Roots};
+use crate::sample::caches::Caches;
 use crate::sample::places::{CpuPlace, CpuPlaces};
 use scxprof_base::cpus::{cpu_ranges, holds_data, parse_cpu_list};
 
@@ -55,6 +56,17 @@ pub fn places(roots: &Roots, cpus: &[u32]) -> CpuPlaces {
         }
     }
     places
+}
+
+/// The last-level caches of these CPUs, as sysfs describes them; `None` if it does not for one of them, or if they are irregular.
+///
+/// A package does not stand for a cache here: virtual machines often have one for each CPU.
+#[must_use]
+pub fn caches(roots: &Roots, cpus: &[u32]) -> Option<Caches> {
+    let mut cpus = cpus.to_vec();
+    cpus.sort_unstable();
+    let cache = |cpu: &u32| last_level_cache(&roots.sys.join(format!("devices/system/cpu/cpu{cpu}")));
+    Caches::of(&cpus.iter().map(cache).collect::<Option<Vec<u32>>>()?)
 }
 
 /// The lowest CPU of a list in a file.
@@ -167,6 +179,24 @@ pub(crate) mod tests {
             }
         }
         Roots { sys: dir.into(), ..Roots::default() }
+    }
+
+    #[test]
+    fn the_caches_of_cpus_are_not_guessed() {
+        let dir = tempfile::tempdir().unwrap();
+        let roots = fake_sysfs(dir.path());
+        let of = |cpus: &[u32]| caches(&roots, cpus);
+        let all: Vec<u32> = (0..16).collect();
+        assert_eq!(of(&all), Some(Caches { count: 4, turns: 2 }));
+        let backwards: Vec<u32> = (0..16).rev().collect();
+        assert_eq!(of(&backwards), Some(Caches { count: 4, turns: 2 }));
+        assert_eq!(of(&[0, 1, 2, 3]), Some(Caches::side_by_side(2)));
+        assert_eq!(of(&[8, 9]), Some(Caches::side_by_side(1)));
+        assert_eq!((of(&[0, 1, 2]), of(&[]), of(&[0, 16])), (None, None, None));
+        // Its package is known, which does not stand for the cache.
+        fs::remove_dir_all(dir.path().join("devices/system/cpu/cpu14/cache")).unwrap();
+        assert!(places(&roots, &all).get(14).is_some());
+        assert_eq!((of(&all), of(&[0, 1, 2, 3])), (None, Some(Caches::side_by_side(2))));
     }
 
     #[test]

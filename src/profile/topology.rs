@@ -129,6 +129,7 @@ mod tests {
     use super::*;
     use crate::host::topology;
     use crate::host::topology::tests::fake_sysfs;
+    use crate::sample::caches::Caches;
     use crate::sample::places::{CpuPlace, CpuPlaces};
     use crate::sampler::OpenEvents;
     use scxprof_base::cpus::MAX_CPUS;
@@ -149,7 +150,7 @@ mod tests {
     });
 
     /// Writes a perf.data with these sections and reads it.
-    fn written(sections: [Option<Vec<u8>>; 3]) -> CpuPlaces {
+    fn written(sections: [Option<Vec<u8>>; 3]) -> (CpuPlaces, Option<Caches>) {
         let attr = perf_event_open_sys::bindings::perf_event_attr::default();
         let events = [OpenEvents { name: "x".into(), attr, ids: vec![1], is_aside: false }];
         let mut writer =
@@ -159,7 +160,8 @@ mod tests {
         let sections = bits.into_iter().zip(sections).filter_map(|(bit, bytes)| Some((bit, bytes?))).collect();
         let mut file = writer.finish(sections).unwrap();
         file.rewind().unwrap();
-        PerfData::open(file).unwrap().places()
+        let mut read = PerfData::open(file).unwrap();
+        (read.places(), Caches::of(&read.caches()))
     }
 
     #[test]
@@ -169,10 +171,12 @@ mod tests {
         assert_eq!(topology::places(&fake, &[5]).get(5), Some(CpuPlace { core: 5, llc: 4, node: 3 }));
         for roots in [fake.clone(), Roots::default()] {
             let online = topology::online_cpus(&roots).unwrap();
-            assert_eq!(written(sections(&roots)), topology::places(&roots, &online));
+            let read = (topology::places(&roots, &online), topology::caches(&roots, &online));
+            assert_eq!(written(sections(&roots)), read);
         }
+        assert_eq!(written(sections(&fake)).1, Some(Caches { count: 4, turns: 2 }));
         let [cpus, nodes, caches] = sections(&fake);
-        let of_14 = |sections| written(sections).get(14);
+        let of_14 = |sections| written(sections).0.get(14);
         assert_eq!(of_14([cpus.clone(), nodes.clone(), None]), Some(CpuPlace { core: 6, llc: 4, node: 3 }));
         assert_eq!(of_14([cpus.clone(), None, caches.clone()]), Some(CpuPlace { core: 6, llc: 6, node: 0 }));
         assert_eq!(of_14([cpus, Some(vec![0; 4]), caches.clone()]), None, "in no node");

@@ -171,7 +171,11 @@ pub(crate) fn report(
         wakeups: None,
         limits: limits.iter().map(ToString::to_string).collect(),
         notes: what.configuration.notes.iter().map(ToString::to_string).collect(),
-        run: RunReport { target_cpus: decision.target_cpus, ..RunReport::default() },
+        run: RunReport {
+            target_cpus: decision.target_cpus,
+            target_llcs: decision.caches.map(|caches| caches.count),
+            ..RunReport::default()
+        },
         configuration: Configuration::default(),
         timeline: TimelineReport::default(),
         matrix: Matrix::default(),

@@ -18,6 +18,8 @@ pub struct RunReport {
     pub accesses: u64,
     /// CPUs of the host that the configuration is for.
     pub target_cpus: usize,
+    /// Its last-level caches; `null` if they are not known.
+    pub target_llcs: Option<u32>,
     /// The name of the profile's file; `null` for a capture.
     pub profile: Option<String>,
     /// The name of the sampled host; `null` if unknown.

@@ -202,6 +202,13 @@ impl<'a> Builder<'a> {
             Some(cpus) => cpus,
             None => topology::online_cpus(&roots)?.len(),
         };
+        let caches = match (analysis.caches, analysis.target_cpus, &mut input) {
+            (Some(given), ..) => Some(given),
+            // Another host, or one that nothing is known of.
+            (None, Some(_), _) | (None, None, Input::Feed(_) | Input::Trace(_)) => None,
+            (None, None, Input::Profile(profile)) => profile.caches(),
+            (None, None, Input::Host) => topology::caches(&roots, &topology::online_cpus(&roots)?),
+        };
         let mut symbols = SymbolOptions {
             roots: roots.clone(),
             begin: None,
@@ -229,7 +236,7 @@ impl<'a> Builder<'a> {
             }
         };
         let sampling = Sampling { from, sinks, select, stop, memory, use_hints: analysis.use_hints };
-        Ok(Session { source, skipped, sampling, raises, plan: Plan { specs, analysis, target_cpus, symbols } })
+        Ok(Session { source, skipped, sampling, raises, plan: Plan { specs, analysis, target_cpus, caches, symbols } })
     }
 }
 

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use crate::bpf;
 use crate::config::{CellOptions, Scheduler};
+use crate::sample::caches::Caches;
 use crate::sample::Source;
 use crate::sampler::attr::{EventSpec, Features};
 use crate::sampler::tracepoints::SchedOptions;
@@ -128,6 +129,9 @@ pub struct AnalysisOptions {
     pub min_share: f64,
     /// The number of CPUs of the host that will run the scheduler; by default those of the recorded host, or those online here.
     pub target_cpus: Option<usize>,
+    /// The last-level caches of the host that will run the scheduler. By default, unless [`AnalysisOptions::target_cpus`] is given,
+    /// those of the recorded host, or those here if this host is sampled; they stay unknown if they are irregular.
+    pub caches: Option<Caches>,
     /// The scheduler that the configuration is for; by default scx_mitosis, in which each subcell needs a CPU of its own.
     pub scheduler: Scheduler,
     /// Also distinguishes threads by their hints: a thread that changes its hint belongs to several classes. The hints come from
@@ -157,6 +161,7 @@ impl Default for AnalysisOptions {
             cells: CellOptions::default(),
             min_share: MIN_SHARE,
             target_cpus: None,
+            caches: None,
             scheduler: Scheduler::Mitosis,
             use_hints: false,
             this_host: false,

@@ -11,6 +11,7 @@ use crate::config::{CellSpecs, DecisionOptions};
 use crate::host::priority::raised;
 use crate::profile::{Profile, Recorder};
 use crate::resolve::{Cgroups, SymbolOptions};
+use crate::sample::caches::Caches;
 use crate::sample::sched::SchedEvent;
 use crate::sample::{Comm, Sample, Source, ThreadIndex};
 use scxprof_trace::Event;
@@ -62,6 +63,7 @@ pub(super) struct Plan {
     pub(super) specs: CellSpecs,
     pub(super) analysis: AnalysisOptions,
     pub(super) target_cpus: usize,
+    pub(super) caches: Option<Caches>,
     pub(super) symbols: SymbolOptions,
 }
 
@@ -87,7 +89,8 @@ impl Plan {
     /// The options of the decision.
     pub(super) fn decision(&self) -> DecisionOptions {
         let AnalysisOptions { min_share, scheduler, this_host, .. } = self.analysis;
-        DecisionOptions { scheduler, this_host, ..DecisionOptions::new(min_share, self.target_cpus) }
+        let caches = self.caches;
+        DecisionOptions { scheduler, caches, this_host, ..DecisionOptions::new(min_share, self.target_cpus) }
     }
 }
 

@@ -243,6 +243,30 @@ fn only_mitosis_counts_cpus() {
     assert!(!said(&output).contains("scx_mitosis"), "{}", said(&output));
 }
 
+#[test]
+fn the_caches_of_the_target_host_are_given_or_not_known() {
+    let (_dir, path) = text_as("perf.script");
+    let llcs = |more: &[&str]| {
+        let output = run("report", &path, &[&["--json"], more].concat());
+        expect(&output, 0, "");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        (report["run"]["target_llcs"].clone(), report["run"]["target_cpus"].as_u64())
+    };
+    assert_eq!(llcs(&["--target-cpus", "8", "--target-llcs", "2"]), (2.into(), Some(8)));
+    assert_eq!(llcs(&["--target-llcs", "1"]).0, 1);
+    // Text does not say what the host has; more caches than CPUs are taken as they are given.
+    assert!(llcs(&[]).0.is_null() && llcs(&["--target-cpus", "8"]).0.is_null());
+    assert_eq!(llcs(&["--target-cpus", "8", "--target-llcs", "1024"]), (1024.into(), Some(8)));
+    let report = path.with_extension("report.json");
+    let args = ["--target-cpus", "8", "--target-llcs", "2", "--report", report.to_str().unwrap()];
+    expect(&run("extract", &path, &args), 0, "");
+    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
+    assert_eq!(report["run"]["target_llcs"], 2);
+    let wrong = run("extract", &path, &["--target-llcs", "0"]);
+    expect(&wrong, 2, "0 is not in 1..=1024");
+    assert!(wrong.stdout.is_empty());
+}
+
 /// An archive with a ratio of 50: a gzip member for its head, and many of zeros.
 fn large_archive(path: &Path) {
     const CHUNK: usize = 16 << 20;

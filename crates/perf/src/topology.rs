@@ -1,5 +1,7 @@
 //! Where CPUs are, from the sections of a perf.data (tools/perf/util/header.c).
 
+use std::collections::BTreeMap;
+
 use rustc_hash::FxHashMap;
 
 use super::section::Cursor;
@@ -50,7 +52,8 @@ impl Shared {
 /// Where CPUs are, from the sections `HEADER_CPU_TOPOLOGY`, `HEADER_NUMA_TOPOLOGY` and `HEADER_CACHE`. Damaged sections count as far as they can be read.
 #[must_use]
 pub fn places(cpus: &[u8], nodes: Option<&[u8]>, caches: &[u8], swapped: bool) -> CpuPlaces {
-    let [mut packages, mut cores, mut node_of, mut llc] = [(); 4].map(|()| Shared::new());
+    let [mut packages, mut cores, mut node_of] = [(); 3].map(|()| Shared::new());
+    let llc = last_level(caches, swapped);
     let mut cursor = Cursor { bytes: cpus, swapped };
     for lists in [&mut packages, &mut cores] {
         let count = cursor.u32().unwrap_or_default();
@@ -70,6 +73,27 @@ pub fn places(cpus: &[u8], nodes: Option<&[u8]>, caches: &[u8], swapped: bool) -
         let Some((number, list)) = next() else { break };
         node_of.add(list, 0, Some(number));
     }
+    let mut places = CpuPlaces::default();
+    for (&cpu, &(_, core)) in &cores.numbers {
+        let llc = llc.get(cpu).or_else(|| packages.get(cpu));
+        let node = if nodes.is_some() { node_of.get(cpu) } else { Some(0) };
+        if let (Some(llc), Some(node)) = (llc, node) {
+            places.set(cpu, CpuPlace { core, llc, node });
+        }
+    }
+    places
+}
+
+/// The last-level cache that each CPU uses, by its lowest CPU, from the section `HEADER_CACHE`, in the order of the CPUs. None that
+/// has no cache there is among them.
+#[must_use]
+pub fn caches(caches: &[u8], swapped: bool) -> Vec<u32> {
+    let of_cpus: BTreeMap<u32, (u32, u32)> = last_level(caches, swapped).numbers.into_iter().collect();
+    of_cpus.into_values().map(|(_, cache)| cache).collect()
+}
+
+fn last_level(caches: &[u8], swapped: bool) -> Shared {
+    let mut llc = Shared::new();
     let mut cursor = Cursor { bytes: caches, swapped };
     let (_version, count) = (cursor.u32(), cursor.u32().unwrap_or_default());
     for _ in 0..count {
@@ -85,15 +109,7 @@ pub fn places(cpus: &[u8], nodes: Option<&[u8]>, caches: &[u8], swapped: bool) -
             llc.add(list, level, None);
         }
     }
-    let mut places = CpuPlaces::default();
-    for (&cpu, &(_, core)) in &cores.numbers {
-        let llc = llc.get(cpu).or_else(|| packages.get(cpu));
-        let node = if nodes.is_some() { node_of.get(cpu) } else { Some(0) };
-        if let (Some(llc), Some(node)) = (llc, node) {
-            places.set(cpu, CpuPlace { core, llc, node });
-        }
-    }
-    places
+    llc
 }
 
 #[cfg(test)]
@@ -134,6 +150,7 @@ mod tests {
             let found = places(&cpus.0, Some(&nodes.0), &caches.0, swapped);
             let of = |cpu| found.get(cpu).map(|place| (place.core, place.llc, place.node));
             assert_eq!([0, 1, 2, 3].map(of), [Some((0, 0, 7)), Some((1, 0, 7)), Some((0, 2, 7)), Some((1, 2, 7))]);
+            assert_eq!(super::caches(&caches.0, swapped), [0, 0, 2, 2]);
             let wrong = places(&cpus.0, Some(&nodes.0), &caches.0, !swapped);
             assert!(wrong.is_empty());
         }
@@ -157,7 +174,7 @@ mod tests {
             sections in prop::array::uniform3(prop::collection::vec(any::<u8>(), 0..300)), swapped in any::<bool>(),
         ) {
             let [cpus, nodes, caches] = &sections;
-            let _ = places(cpus, Some(nodes), caches, swapped);
+            let _ = (places(cpus, Some(nodes), caches, swapped), super::caches(caches, swapped));
         }
     }
 }

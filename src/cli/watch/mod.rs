@@ -91,7 +91,7 @@ pub(super) struct WatchingArgs {
     /// End after so many intervals
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = TUNING)]
     intervals: Option<u64>,
-    /// Last-level caches of this host [default: as many as it has, at least 2]
+    /// Last-level caches of this host [default: as --target-llcs says or as many as it has, at least 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=MAX_LLCS), help_heading = TUNING)]
     llcs: Option<u32>,
     /// The configuration: what is there is the loaded one, and it is replaced when another one is better
@@ -166,7 +166,10 @@ pub(super) fn run(args: &WatchingArgs) -> Result<(), Failure> {
     let target_cpus = args.decision.target_cpus().unwrap_or(cpus.len().max(1));
     let mut options = DecisionOptions::new(args.decision.min_share(), target_cpus);
     options.scheduler = args.decision.scheduler();
-    let llcs = args.llcs.unwrap_or_else(|| {
+    let is_this_host = args.decision.target_cpus().is_none();
+    let of_this_host = || is_this_host.then(|| topology::caches(&roots, &cpus)).flatten();
+    options.caches = args.decision.caches().or_else(of_this_host);
+    let llcs = args.llcs.or_else(|| args.decision.target_llcs().map(|llcs| llcs.max(2))).unwrap_or_else(|| {
         let places = topology::places(&roots, &cpus);
         let llcs: BTreeSet<u32> = places.iter().map(|(_, place)| place.llc).collect();
         u32::try_from(llcs.len()).unwrap_or(u32::MAX).max(2)

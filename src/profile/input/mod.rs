@@ -18,6 +18,7 @@ use crate::host::facts::Tasks;
 use crate::host::open;
 use crate::host::Roots;
 use crate::outcome::Outcome;
+use crate::sample::caches::Caches;
 use crate::sample::places::CpuPlaces;
 use crate::sample::Source;
 use crate::sampler::{AddressFrom, Identity};
@@ -419,6 +420,14 @@ impl Profile {
             Records::PerfData(perf_data) => perf_data.places(),
             Records::Script(_) | Records::Lines(_) | Records::Sched(_) => CpuPlaces::default(),
         }
+    }
+
+    /// The last-level caches of the recorded host, if the recording has those of all its CPUs and they are regular.
+    #[must_use]
+    pub fn caches(&mut self) -> Option<Caches> {
+        let cpus = self.cpus()?;
+        let Records::PerfData(perf_data) = &mut self.records else { return None };
+        Some(perf_data.caches()).filter(|caches| caches.len() == cpus).and_then(|caches| Caches::of(&caches))
     }
 
     /// The process that recorded it, if it is ours.

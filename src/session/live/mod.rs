@@ -73,7 +73,8 @@ pub struct LiveOptions {
     pub analysis: AnalysisOptions,
     /// The directories under which the host is read.
     pub roots: Roots,
-    /// Last-level caches of the host that configurations are judged for; by default as many as it has, at least 2.
+    /// Last-level caches of the host that configurations are judged for; by default as many as [`AnalysisOptions::caches`] says or as
+    /// it has, at least 2.
     pub llcs: Option<u32>,
 }
 
@@ -194,7 +195,8 @@ impl Live {
         let cpus = topology::online_cpus(&roots).unwrap_or_default();
         let places = topology::places(&roots, &cpus);
         let caches: BTreeSet<u32> = places.iter().map(|(_, place)| place.llc).collect();
-        let llcs = llcs.unwrap_or(u32::try_from(caches.len()).unwrap_or(u32::MAX)).max(2);
+        let given = llcs.or(analysis.caches.map(|caches| caches.count));
+        let llcs = given.unwrap_or(u32::try_from(caches.len()).unwrap_or(u32::MAX)).max(2);
         let of_memory = memory / OF_SESSION;
         let follow_hints = analysis.use_hints;
         let shared = Arc::new(Shared::default());

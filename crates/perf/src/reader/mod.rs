@@ -267,6 +267,12 @@ impl<R: Read + Seek> PerfData<R> {
         topology::places(&cpus.unwrap_or_default(), nodes.as_deref(), &caches.unwrap_or_default(), self.swapped)
     }
 
+    /// The last-level cache that each CPU uses, by its lowest CPU, in the order of the CPUs; of those whose caches the file has.
+    #[must_use]
+    pub fn caches(&mut self) -> Vec<u32> {
+        topology::caches(&self.section(feature::CACHE).unwrap_or_default(), self.swapped)
+    }
+
     /// The events. A file from a pipe describes them between its records.
     #[must_use]
     pub fn events(&self) -> &[Event] {
