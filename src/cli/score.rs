@@ -30,14 +30,11 @@ Examples:
   scxprof score -f host.tar.gz --config layers.json --llcs 8 --json | jq '.configurations[0].score'
   sudo scxprof run -t 30 --score cells.json            of what the host does now";
 
-/// Last-level caches, if it is not said how many there are.
-const LLCS: u32 = 2;
-
 /// Which configurations are judged, and how.
 #[derive(Debug, Args)]
 pub(super) struct JudgeArgs {
-    /// Last-level caches of the host that will run the scheduler; a subcell that is on several of them avoids less
-    /// [default: 2]
+    /// Last-level caches of the host that will run the scheduler, on which groups are in an order that nobody knows; a subcell that is
+    /// on several of them avoids less [default: those of --target-llcs, in the order of scx_mitosis, if there are several; else 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=MAX_LLCS), help_heading = TUNING)]
     llcs: Option<u32>,
     /// Exit with 5 if a configuration has a locality below this
@@ -151,7 +148,7 @@ pub(super) fn run(args: &ScoreArgs, stdout: Stdout) -> Result<(), Failure> {
 
 /// The scores.
 pub(super) fn judge(found: &Analysis, configurations: &[(String, Placement)], args: &JudgeArgs) -> ScoreReport {
-    let report = found.score(configurations, args.llcs.unwrap_or(LLCS));
+    let report = found.score(configurations, args.llcs);
     for note in &report.notes {
         say!("note: {note}");
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::decider::*;
+use super::order::OnCaches;
 use crate::cluster::quality::adjusted_rand_index;
 use crate::cluster::truth::Scenario;
 use crate::config::CellOptions;
@@ -184,7 +185,8 @@ fn by_run_and_evidence(scenario: &Scenario) -> Vec<(f64, f64)> {
             subcells.join(", ")
         );
         let placement = config::Placement::parse(&json).unwrap();
-        let by_run = decider.score(&decided, &avoidable, ("x", &placement), true, 2).score.score.unwrap();
+        let by_run =
+            decider.score(&decided, &avoidable, ("x", &placement), true, OnCaches::Random(2)).score.score.unwrap();
         let by_evidence = evidence.score(&placement, 2).unwrap();
         found.push((by_run, by_evidence));
     }

@@ -6,10 +6,11 @@ use rustc_hash::FxHashMap;
 
 use super::decided::Decided;
 use super::decider::{Decider, Facts};
+use super::order::{known_caches, Laid, Load, OnCaches};
 use crate::cluster::layout::{Group, Layout};
 use crate::cluster::score::{Avoidable, Avoided};
 use crate::config::mitosis::{MitosisError, MAX_CELLS};
-use crate::config::{base_of, Place, Placement, Scheduler, Task};
+use crate::config::{base_of, Decision, Place, Placement, Scheduler, Task};
 use crate::report::score::{CellScore, MisplacedThreads, PairScore, Score, SubcellScore, UnmatchedThreads};
 use crate::sample::{printable, Comm};
 
@@ -88,7 +89,7 @@ impl Decider {
         self.process_names.iter().map(|(&pid, &comm)| (pid, comm)).chain(sampled).collect()
     }
 
-    fn groups(&self, placement: &Placement, places: &[Place], llcs: u32) -> Groups {
+    fn groups(&self, placement: &Placement, places: &[Place], order: OnCaches, target_cpus: usize) -> Groups {
         let mut number: BTreeMap<Place, u32> = BTreeMap::new();
         let mut counts: Vec<(usize, f64)> = Vec::new();
         let mut labels = Vec::with_capacity(self.facts.len());
@@ -130,16 +131,18 @@ impl Decider {
         };
         let names = all.iter().map(name).collect();
         let cells: Vec<Vec<usize>> = cells.into_values().collect();
-        let group = |(&(cpus, _), &(threads, _)): (&(f64, f64), &(usize, f64))| Group { cell: 0, cpus, threads };
-        let mut laid: Vec<Group> = cpus.iter().zip(&counts).map(group).collect();
-        for (number, of) in (0u32..).zip(&cells) {
-            for &at in of {
-                if let Some(group) = laid.get_mut(at) {
-                    group.cell = number;
-                }
+        let known = match order {
+            OnCaches::Known(caches) => Laid::new(placement, all.iter(), target_cpus, caches),
+            OnCaches::Random(_) => None,
+        };
+        let layout = match known {
+            Some(known) => {
+                let busiest = self.facts.iter().map(|facts| facts.samples).fold(f64::MIN_POSITIVE, f64::max);
+                let load = |&(threads, samples): &(usize, f64)| Load { threads, busy: samples / busiest };
+                known.layout(&all, &counts.iter().map(load).collect::<Vec<_>>())
             }
-        }
-        let layout = Layout::new(&laid, llcs);
+            None => random(&cells, &cpus, &counts, order.llcs()),
+        };
         Groups { names, labels, threads: counts.iter().map(|it| it.0).collect(), cpus, cells, layout, all }
     }
 
@@ -167,12 +170,19 @@ impl Decider {
     /// but a catch-all takes has its own, as has one in a cell that is not divided.
     ///
     /// So has one that several layers may take: what its scheduler keeps together is at least this.
-    fn labels(&self, placement: &Placement, places: &[Place]) -> Vec<u32> {
+    ///
+    /// On last-level caches that are known, the catch-all of a divided cell of scx_mitosis keeps its threads together if it has CPUs of
+    /// one of them only.
+    fn labels(&self, placement: &Placement, places: &[Place], decision: &Decision) -> Vec<u32> {
         let is_layered = placement.scheduler() == Scheduler::Layered;
+        let cells =
+            known_caches(decision).and_then(|caches| Laid::new(placement, places.iter(), decision.target_cpus, caches));
+        let is_near = |place: &Place| cells.as_ref().is_some_and(|it| it.is_near(place));
         let mut number: BTreeMap<&Place, u32> = BTreeMap::new();
         let mut labels = Vec::with_capacity(places.len());
         for (place, own) in places.iter().zip(0..) {
-            if place.is_rest || !place.maybe.is_empty() || (!is_layered && place.subcell.is_none()) {
+            let is_alone = place.is_rest || !place.maybe.is_empty() || (!is_layered && place.subcell.is_none());
+            if is_alone && !is_near(place) {
                 labels.push(own);
                 continue;
             }
@@ -189,14 +199,17 @@ impl Decider {
         avoidable: &Avoidable,
         (name, placement): (&str, &Placement),
         knows_hints: bool,
-        llcs: u32,
+        order: OnCaches,
     ) -> Judged {
+        let decision = &decided.found.configuration;
+        let llcs = order.llcs();
         let places = self.places(placement, knows_hints);
-        let groups = self.groups(placement, &places, llcs);
+        let groups = self.groups(placement, &places, order, decision.target_cpus);
         let is_worth = avoidable.is_worth();
         let ways = self.ways(&places, &decided.members);
-        let locality =
-            |places: &[Place]| decided.clusters.locality_of(&self.labels(placement, places)).map(|it| it + 0.0);
+        let locality = |places: &[Place]| {
+            decided.clusters.locality_of(&self.labels(placement, places, decision)).map(|it| it + 0.0)
+        };
         let locality_range =
             (!ways.is_empty()).then(|| hull(ways.iter().chain([&places]).filter_map(|it| locality(it))));
         let score = Score {
@@ -228,7 +241,7 @@ impl Decider {
         };
         let interval = avoidable.margin(&replicates).map(|margin| [whole.score() - margin, whole.score() + margin]);
         let of_ways = ways.iter().map(|places| {
-            let groups = self.groups(placement, places, llcs);
+            let groups = self.groups(placement, places, order, decision.target_cpus);
             let score = avoidable.avoided(&groups.labels, &groups.layout).score();
             let drawn = avoidable.replicates(&groups.labels, &groups.layout);
             let margin = avoidable.margin(&drawn.iter().map(Avoided::score).collect::<Vec<f64>>()).unwrap_or(0.0);
@@ -294,6 +307,20 @@ impl Decider {
         found.truncate(LISTED);
         found
     }
+}
+
+/// Where groups run that are in an order that nobody knows; their parts of the CPUs, and threads with samples.
+fn random(cells: &[Vec<usize>], cpus: &[(f64, f64)], counts: &[(usize, f64)], llcs: u32) -> Layout {
+    let group = |(&(cpus, _), &(threads, _)): (&(f64, f64), &(usize, f64))| Group { cell: 0, cpus, threads };
+    let mut laid: Vec<Group> = cpus.iter().zip(counts).map(group).collect();
+    for (number, of) in (0u32..).zip(cells) {
+        for &at in of {
+            if let Some(group) = laid.get_mut(at) {
+                group.cell = number;
+            }
+        }
+    }
+    Layout::new(&laid, llcs)
 }
 
 /// The cells with what they avoid, those that avoid most first.

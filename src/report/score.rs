@@ -25,6 +25,9 @@ pub struct ScoreReport {
     pub samples: f64,
     /// The number of last-level caches that the scores are for.
     pub llcs: u32,
+    /// How the groups are laid out over them.
+    #[serde(default)]
+    pub order: GroupOrder,
     /// The part of all possible misses that is avoidable: in each region the transfers, and the fills of all threads but one.
     pub avoidable: f64,
     /// The configurations, in the order given.
@@ -39,6 +42,17 @@ pub struct ScoreReport {
     pub across_cells: Vec<CellSharing>,
     /// Facts that the numbers do not show.
     pub notes: Vec<String>,
+}
+
+/// In which order groups have the CPUs of a host.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GroupOrder {
+    /// In one that nobody knows.
+    #[default]
+    Random,
+    /// In that of scx_mitosis, on last-level caches of which it is known which CPUs they have.
+    Known,
 }
 
 /// The version of the schema.
@@ -224,8 +238,12 @@ impl ScoreReport {
         text += "LOCALITY: the part of the avoidable misses that are between threads which a configuration keeps together.\n";
         let _ = writeln!(
             text,
-            "BEYOND-CHANCE: what it avoids on {} last-level caches, less what threads avoid that run anywhere; its 95 % interval.\n",
-            self.llcs
+            "BEYOND-CHANCE: what it avoids on {} last-level caches{}, less what threads avoid that run anywhere; its 95 % interval.\n",
+            self.llcs,
+            match self.order {
+                GroupOrder::Random => "",
+                GroupOrder::Known => " with the CPUs that scx_mitosis gives to each subcell",
+            }
         );
         let head = ["CONFIGURATION", "LOCALITY", "BELOW-BEST", "BEYOND-CHANCE", "INTERVAL"].map(str::to_owned);
         let mut rows = vec![head];

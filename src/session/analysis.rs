@@ -8,12 +8,12 @@ use rustc_hash::FxHashMap;
 
 use super::{Decider, Error, Outcome, Skipped, UnresolvedPlace};
 use crate::config::{self, Decision};
-use crate::decider::Decided;
+use crate::decider::{known_caches, Decided, OnCaches};
 use crate::evidence::{Evidence, EvidenceError, Folds, Scope, Sum, Sums};
 use crate::host::phases::Begun;
 use crate::host::priority::raised;
 use crate::host::proc;
-use crate::report::score::ScoreReport;
+use crate::report::score::{GroupOrder, ScoreReport};
 use crate::report::{
     self, Configuration, RecoveryReport, Report, RunReport, SchedulingReport, SubcellScheduling, UnresolvedPlaceReport,
     WakeupReport, WakeupsBetween,
@@ -274,10 +274,21 @@ impl Analysis {
     /// How much of the avoidable misses each of these configurations avoids on a host with this many last-level caches (at least
     /// 2), and what the best one avoids: the one of this analysis. Each has a name. With [`super::AnalysisOptions::score`] there are
     /// intervals.
+    ///
+    /// Without a number, subcells of scx_mitosis have the CPUs that it gives them, if the target host's last-level caches are known and
+    /// are several; otherwise there are as many as [`super::AnalysisOptions::caches`] says, or 2.
     #[must_use]
-    pub fn score(&self, configurations: &[(String, config::Placement)], llcs: u32) -> ScoreReport {
+    pub fn score(&self, configurations: &[(String, config::Placement)], llcs: impl Into<Option<u32>>) -> ScoreReport {
         let _raised = raised(self.raises);
-        let llcs = llcs.max(2);
+        let is_for_mitosis = self.options.scheduler == config::Scheduler::Mitosis;
+        let known = known_caches(self.decision()).filter(|_| is_for_mitosis);
+        let order = match (llcs.into(), known) {
+            (None, Some(caches)) => OnCaches::Known(caches),
+            (given, _) => {
+                let target = || self.options.caches.map(|caches| caches.count);
+                OnCaches::Random(given.or_else(target).unwrap_or(2).max(2))
+            }
+        };
         let avoidable = self.decider.avoidable();
         let mut notes = Vec::new();
         let own = match (&self.decision().refused, self.options.scheduler) {
@@ -290,7 +301,7 @@ impl Analysis {
         };
         let own = own.and_then(|json| config::Placement::parse(&json).ok());
         let knows_hints = self.outcome.hints.is_some();
-        let best = own.map(|own| self.decider.score(&self.decided, &avoidable, (BEST, &own), knows_hints, llcs));
+        let best = own.map(|own| self.decider.score(&self.decided, &avoidable, (BEST, &own), knows_hints, order));
         for (name, placement) in configurations {
             if let Some(refused) = self.decider.refuses(placement, self.decision().target_cpus) {
                 notes.push(format!("{name}: {refused}"));
@@ -298,7 +309,7 @@ impl Analysis {
             notes.extend(placement.warnings().into_iter().map(|warning| format!("{name}: {warning}")));
         }
         let scores = configurations.iter().map(|(name, placement)| {
-            let mut judged = self.decider.score(&self.decided, &avoidable, (name, placement), knows_hints, llcs);
+            let mut judged = self.decider.score(&self.decided, &avoidable, (name, placement), knows_hints, order);
             if let Some(best) = &best {
                 judged.below(best, &avoidable);
             }
@@ -309,7 +320,8 @@ impl Analysis {
             scxprof: env!("CARGO_PKG_VERSION").to_owned(),
             source: self.source.name().to_owned(),
             samples: self.decider.tally().total(),
-            llcs,
+            llcs: order.llcs(),
+            order: if matches!(order, OnCaches::Known(_)) { GroupOrder::Known } else { GroupOrder::Random },
             avoidable: avoidable.share(),
             configurations: scores.collect(),
             best: best.map(|best| best.score),

@@ -147,6 +147,67 @@ fn scores_tell_good_configurations_from_bad_ones() {
     assert!(said.contains("half.json avoids 4") && said.contains("less than --at-least 95"), "{said}");
 }
 
+/// Two groups of four threads that each write to a buffer of their own.
+fn two_groups(directory: &Path) -> String {
+    let mut text = String::new();
+    for at in 0..8000u64 {
+        let random = (at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let thread = at % 8;
+        let (comm, addr) =
+            (["get", "put"][thread as usize / 4], 0x7f00_0000 + thread / 4 * 0x10_0000 + (random >> 40) % 256 * 64);
+        let time = format!("{}.{:09}", 5 + at / 1000, at % 1000 * 1_000_000);
+        let _ = writeln!(
+            text,
+            "{{\"comm\":\"{comm}-{thread}\",\"tid\":{},\"pid\":10,\"time\":\"{time}\",\"addr\":\"{addr:x}\",\
+             \"cgroup\":\"/a\",\"op\":\"store\"}}",
+            10 + thread
+        );
+    }
+    let path = directory.join("perf.jsonl");
+    fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn subcells_that_fit_the_caches_are_better_than_those_that_do_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = two_groups(directory.path());
+    // Three subcells of 8 CPUs: "get" has CPUs 3 to 5, and both groups borrow idle ones of the first cache. Two have a cache each.
+    let three = cells(directory.path(), "three.json", &[&["get"], &["put"]]);
+    let two = cells(directory.path(), "two.json", &[&["put"]]);
+    let score = |more: &[&str]| -> (Value, [[f64; 2]; 2]) {
+        let args = ["score", "-f", &path, "--config", &three, "--config", &two, "--target-cpus", "8", "--json"];
+        let found: Value = serde_json::from_str(&expect(&scxprof(&[&args[..], more].concat()), 0)).unwrap();
+        let part = |at: usize, field: &str| found["configurations"][at][field].as_f64().unwrap();
+        let parts = [0, 1].map(|at| [part(at, "locality"), part(at, "score")]);
+        (found, parts)
+    };
+    let (known, [three_known, two_known]) = score(&["--target-llcs", "2"]);
+    assert_eq!((&known["llcs"], &known["order"]), (&2.into(), &"known".into()));
+    // One of three others is near, where three of seven are by chance.
+    let (near, chance) = (1.0 / 3.0, 3.0 / 7.0);
+    assert!((three_known[1] - (near - chance) / (1.0 - chance)).abs() < 0.05, "{three_known:?}");
+    assert!(two_known[1] > 0.99, "{two_known:?}");
+    // The catch-all is a place of its own.
+    assert!(three_known[0] > 0.99 && two_known[0] > 0.99, "{three_known:?} {two_known:?}");
+    // Nobody knows the order, and the catch-all keeps nobody together; with one cache, too.
+    let (random, of_random) = score(&[]);
+    assert_eq!((&random["llcs"], &random["order"]), (&2.into(), &"random".into()));
+    // Each group is in the middle every second time, and on both caches then.
+    let half = (2.0 / 3.0 - chance) / (1.0 - chance);
+    assert!((of_random[1][0] - 0.5).abs() < 0.05 && (of_random[0][1] - half).abs() < 0.05, "{of_random:?}");
+    assert_eq!(score(&["--target-llcs", "1"]), (random, of_random));
+    // `--llcs` is for the model alone.
+    let (given, of_given) = score(&["--target-llcs", "2", "--llcs", "4"]);
+    assert_eq!((&given["llcs"], &given["order"]), (&4.into(), &"random".into()));
+    assert!(of_given[1][0] > 0.99, "{of_given:?}");
+    let args = ["score", "-f", &path, "--config", &two, "--target-cpus", "8"];
+    let text = |more: &[&str]| expect(&scxprof(&[&args[..], more].concat()), 0);
+    let sentence = "last-level caches with the CPUs that scx_mitosis gives to each subcell, less";
+    let joined = text(&["--target-llcs", "2"]).replace('\n', " ");
+    assert!(joined.contains(sentence) && !text(&[]).contains("scx_mitosis gives"), "{joined}");
+}
+
 #[test]
 fn layers_have_scores_too() {
     let directory = tempfile::tempdir().unwrap();

@@ -353,11 +353,10 @@ fn score_live(context: &Context, score: &Score) -> Result<Document, ToolError> {
     for (_, placement) in &mut configurations {
         *placement = input::with_living_tasks(placement.clone(), &Roots::default());
     }
-    let llcs = score.llcs.unwrap_or(2);
-    if !(2..=MAX_LLCS).contains(&i64::from(llcs)) {
+    if score.llcs.is_some_and(|llcs| !(2..=MAX_LLCS).contains(&i64::from(llcs))) {
         return Err(ToolError::new(Kind::InvalidArguments, format!("llcs: it must be from 2 to {MAX_LLCS}")));
     }
-    let scored = analysis(context)?.score(&configurations, llcs);
+    let scored = analysis(context)?.score(&configurations, score.llcs);
     Ok(Document { value: value_of(&scored)?, notes: scored.notes, warnings: Vec::new() })
 }
 
