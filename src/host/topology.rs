@@ -193,10 +193,15 @@ pub(crate) mod tests {
         assert_eq!(of(&[0, 1, 2, 3]), Some(Caches::side_by_side(2)));
         assert_eq!(of(&[8, 9]), Some(Caches::side_by_side(1)));
         assert_eq!((of(&[0, 1, 2]), of(&[]), of(&[0, 16])), (None, None, None));
-        // Its package is known, which does not stand for the cache.
-        fs::remove_dir_all(dir.path().join("devices/system/cpu/cpu14/cache")).unwrap();
-        assert!(places(&roots, &all).get(14).is_some());
+        let without =
+            |cpu: u32| fs::remove_dir_all(dir.path().join(format!("devices/system/cpu/cpu{cpu}/cache"))).unwrap();
+        without(14);
         assert_eq!((of(&all), of(&[0, 1, 2, 3])), (None, Some(Caches::side_by_side(2))));
+        // Their packages are known and regular, and do not stand for caches.
+        (0..14).chain([15]).for_each(without);
+        let packages: Vec<u32> = places(&roots, &all).iter().map(|(_, place)| place.llc).collect();
+        assert_eq!(packages.len(), 16);
+        assert_eq!(of(&all), None);
     }
 
     #[test]
