@@ -45,7 +45,7 @@ const MAX_PARTS: usize = 256;
     mut_args(text("memory", "Memory for the different rows of all files; deciding on them takes about as much again")),
     mut_args(|arg| if arg.get_id() == "memory" { arg.default_value("256").help_heading(INPUT) } else { arg }),
     mut_args(text("target_cpus", "CPUs of the hosts that will run the scheduler [default: those of the sampled host with fewest]")),
-    mut_args(text("target_llcs", "Last-level caches of the hosts that will run the scheduler, with CPUs side by side [default: not known]")),
+    mut_args(text("target_llcs", "Last-level caches of the hosts that will run the scheduler, with CPUs side by side [default: unknown]")),
     mut_args(text("min_share", "Classes that share with no other get a subcell if they have this share of their cell's samples")),
 )]
 pub(super) struct MergeArgs {

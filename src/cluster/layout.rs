@@ -105,9 +105,9 @@ pub(crate) fn catch_all_is_near(caches: Caches, cpus_of_cell: Range<usize>, cpus
 
 /// The probability that a thread of one group runs on the same last-level cache as a thread of another one, or of the same.
 ///
-/// With [`Self::new`], the groups have parts of the CPUs side by side, in an order that nobody knows; those of one cell are neighbours. So each of two
-/// groups with half of the CPUs has one of two caches for itself, and of three equal ones, one is on both caches. The threads of a
-/// group are spread evenly over its CPUs: of four threads on two caches, one of the three others is near.
+/// With [`Self::new`], the groups have parts of the CPUs side by side, in an order that nobody knows; those of one cell are
+/// neighbours. So each of two groups with half of the CPUs has one of two caches for itself, and of three
+/// equal ones, one is on both caches. The threads of a group are spread evenly over its CPUs: of four threads on two caches, one of the three others is near.
 #[derive(Debug, Clone)]
 pub struct Layout {
     groups: usize,
