@@ -86,7 +86,8 @@ impl Part {
     }
 }
 
-/// One of so many equal shares of CPUs side by side; the first ones get the remainder.
+/// One of so many equal shares of CPUs side by side; the first ones get the remainder, as scx_mitosis gives CPUs to cells and
+/// subcells (`compute_targets` in `scheds/rust/scx_mitosis/src/cell_manager.rs`).
 #[must_use]
 pub(crate) fn share(of: Range<usize>, shares: usize, at: usize) -> Range<usize> {
     let shares = shares.max(1);

@@ -15,8 +15,9 @@ use super::members::{CommunityIndex, Member, Members, Verdict};
 use super::mitosis::{self, MAX_ORS, MAX_SUBCELLS};
 use super::note::{list, Note};
 use super::prefixes::tidy;
-use super::shares::{part, CellCpus};
+use super::shares::CellCpus;
 use super::tally::{CellIndex, Tally};
+use crate::cluster::layout::share;
 use crate::sample::Comm;
 
 /// A smaller difference of what stays in one cache is none.
@@ -227,7 +228,7 @@ impl CellFacts<'_> {
             *by_range.entry((range.start, range.end)).or_default() += 1.0 / ranges.len() as f64;
         }
         for ((begin, end), weight) in by_range {
-            let of: Vec<_> = (0..count).map(|at| part(&(begin..end), count, at)).collect();
+            let of: Vec<_> = (0..count).map(|at| share(begin..end, count, at)).collect();
             let inside: Vec<_> = of.iter().map(|it| self.cpus.caches.parts(it.clone(), self.cpus.cpus)).collect();
             for (at, (of, a)) in of.iter().zip(&inside).enumerate() {
                 if let Some(cpus) = parts.cpus.get_mut(at) {

@@ -34,7 +34,7 @@ mod owners;
 mod placement;
 mod prefixes;
 mod scheduler;
-pub(crate) mod shares;
+mod shares;
 mod specs;
 pub(crate) mod tally;
 pub(crate) mod this_host;

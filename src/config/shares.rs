@@ -1,4 +1,4 @@
-//! Which CPUs scx_mitosis gives each cell and each subcell.
+//! Which CPUs scx_mitosis gives each cell.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -6,16 +6,8 @@ use std::ops::Range;
 use super::cell_specs::CellSpecs;
 use super::decide::{DecisionOptions, Host};
 use super::tally::{CellIndex, Tally};
+use crate::cluster::layout::{catch_all_is_near, share};
 use crate::sample::caches::Caches;
-
-/// One of the equal parts that scx_mitosis makes of CPUs: they lie side by side, and the first ones have one CPU more where it
-/// does not come out even (`compute_targets` and the assignment after it, in `scheds/rust/scx_mitosis/src/main.rs`).
-pub(crate) fn part(of: &Range<usize>, parts: usize, at: usize) -> Range<usize> {
-    let parts = parts.max(1);
-    let (each, more) = (of.len() / parts, of.len() % parts);
-    let begin = of.start + at.min(parts) * each + at.min(more);
-    begin..(begin + each + usize::from(at < more)).min(of.end)
-}
 
 /// The CPUs of each cell: the root's cell has the first ones, and the others follow in the order of their cgroups' paths.
 pub(crate) struct CellCpus {
@@ -53,7 +45,7 @@ impl CellCpus {
             Some(Some(number)) => *number..number + 1,
             _ => 1..self.cells,
         };
-        numbers.map(|number| part(&(0..self.cpus), self.cells, number)).collect()
+        numbers.map(|number| share(0..self.cpus, self.cells, number)).collect()
     }
 
     /// The CPUs that each cell has at least.
@@ -65,35 +57,15 @@ impl CellCpus {
     /// as those of any other subcell.
     pub(super) fn has_near_catch_all(&self, cell: CellIndex, subcells: usize) -> bool {
         let ranges = self.of(cell);
-        let is_near = |cpus: &Range<usize>| is_in_one_cache(part(cpus, subcells, 0), self.caches, self.cpus);
-        subcells > 1 && !ranges.is_empty() && ranges.iter().all(is_near)
+        let is_near = |of: &Range<usize>| catch_all_is_near(self.caches, of.clone(), self.cpus, subcells);
+        !ranges.is_empty() && ranges.iter().all(is_near)
     }
-}
-
-/// True if these CPUs, of all, are in one cache.
-pub(crate) fn is_in_one_cache(of: Range<usize>, caches: Caches, cpus: usize) -> bool {
-    let cache = |cpu: usize| caches.cache(cpu, cpus);
-    let first = cache(of.start);
-    !of.is_empty() && of.into_iter().all(|cpu| cache(cpu) == first)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::CellOptions;
-
-    #[test]
-    fn parts_lie_side_by_side_and_the_first_ones_are_larger() {
-        let parts = |of: Range<usize>, parts: usize| (0..parts).map(|at| part(&of, parts, at)).collect::<Vec<_>>();
-        assert_eq!(parts(0..8, 3), [0..3, 3..6, 6..8]);
-        assert_eq!(parts(8..16, 2), [8..12, 12..16]);
-        assert_eq!(parts(3..5, 3), [3..4, 4..5, 5..5]);
-        for (cpus, count) in (0..40).flat_map(|cpus| (1..10).map(move |count| (cpus, count))) {
-            let all: Vec<usize> = parts(5..5 + cpus, count).into_iter().flatten().collect();
-            assert_eq!(all, (5..5 + cpus).collect::<Vec<_>>(), "{cpus} {count}");
-        }
-        assert_eq!(part(&(0..4), 0, 7), 4..4);
-    }
 
     #[test]
     fn cells_follow_the_root_in_the_order_of_their_paths() {

@@ -39,12 +39,11 @@ impl Arm {
         Ok(Self { name, groups, mitosis, score: Value::Null, layered, layered_score: Value::Null })
     }
 
-    /// What `scxprof extract` prints with these words.
-    fn printed(name: &'static str, profile: &str, cpus: u32, words: &[&str]) -> Result<Self> {
-        let cpus = cpus.to_string();
+    /// What `scxprof extract` prints with these words, for the machine of the profile.
+    fn printed(name: &'static str, profile: &str, words: &[&str]) -> Result<Self> {
         let extract = |target: &str| {
-            let mut all = vec!["extract", "-f", profile, "--no-symbols", "--target-cpus", &cpus];
-            all.extend(["--target", target, "-o", "/tmp/extracted.json"]);
+            let mut all =
+                vec!["extract", "-f", profile, "--no-symbols", "--target", target, "-o", "/tmp/extracted.json"];
             all.extend(words);
             scxprof(&all)?;
             anyhow::Ok(fs::read_to_string("/tmp/extracted.json")?)
@@ -58,20 +57,20 @@ impl Arm {
 /// Makes all configurations from a profile of the workload.
 pub fn make(profile: &str, llcs: u32, cpus: u32) -> Result<Vec<Arm>> {
     let samples = names_of(profile)?;
-    let found = Arm::printed("scxprof", profile, cpus, &[])?;
+    let found = Arm::printed("scxprof", profile, &[])?;
+    let each = Arm::printed("each", profile, &["--target-llcs", "1"])?;
     let mut arms = vec![
         Arm::new("none", Vec::new(), cpus)?,
         Arm::new("name", by_name(&samples), cpus)?,
-        Arm::new("aligned", aligned(&found.groups, &samples, llcs), cpus)?,
-        Arm::new("crossed", crossed(&found.groups, &samples), cpus)?,
+        Arm::new("crossed", crossed(&each.groups, &samples), cpus)?,
         found,
+        each,
     ];
     for share in SHARES {
-        arms.push(Arm::printed("best", profile, cpus, &["--min-share", share])?);
+        arms.push(Arm::printed("best", profile, &["--min-share", share])?);
     }
-    let cpus = cpus.to_string();
-    let of_mitosis = score(arms.iter().map(|arm| &*arm.mitosis), profile, llcs, &cpus)?;
-    let of_layered = score(arms.iter().map(|arm| &*arm.layered), profile, llcs, &cpus)?;
+    let of_mitosis = score(arms.iter().map(|arm| &*arm.mitosis), profile, llcs)?;
+    let of_layered = score(arms.iter().map(|arm| &*arm.layered), profile, llcs)?;
     for ((arm, of_mitosis), of_layered) in arms.iter_mut().zip(of_mitosis).zip(of_layered) {
         arm.score = of_mitosis;
         arm.layered_score = of_layered;
@@ -160,32 +159,9 @@ fn crossed(groups: &Groups, samples: &BTreeMap<String, u64>) -> Groups {
     dealt
 }
 
-/// A place for each last-level cache: groups side by side, the largest first, each where fewest threads are. The first place is the
-/// catch-all, which needs no names, so it is left out.
-fn aligned(groups: &Groups, samples: &BTreeMap<String, u64>, llcs: u32) -> Groups {
-    let threads = |group: &[String]| {
-        samples.keys().filter(|name| group.iter().any(|prefix| name.starts_with(prefix.as_str()))).count()
-    };
-    let mut sorted: Vec<_> = groups.iter().map(|group| (threads(group), group)).collect();
-    sorted.sort_by_key(|(threads, _)| std::cmp::Reverse(*threads));
-    let mut places = vec![(0, Vec::new()); llcs.max(1) as usize];
-    for (threads, group) in sorted {
-        let room = |at: usize, names: &Vec<String>| at == 0 || names.len() + group.len() <= MOST_NAMES;
-        let free = places.iter_mut().enumerate().filter(|(at, (_, names))| room(*at, names));
-        // The last one where several have as few: the first has threads without a group too.
-        if let Some((_, (count, names))) = free.rev().min_by_key(|(_, (count, _))| *count) {
-            *count += threads;
-            names.extend(group.iter().cloned());
-        }
-    }
-    places.into_iter().skip(1).map(|(_, names)| names).filter(|names| !names.is_empty()).collect()
-}
-
-/// The score of each configuration, by one call.
-fn score<'a>(configs: impl Iterator<Item = &'a str>, profile: &str, llcs: u32, cpus: &str) -> Result<Vec<Value>> {
-    let llcs = llcs.to_string();
-    let mut words =
-        vec!["score", "-f", profile, "--json", "--llcs", &llcs, "--target-cpus", cpus, "-o", "/tmp/score.json"];
+/// The score of each configuration, by one call, for the machine of the profile.
+fn score<'a>(configs: impl Iterator<Item = &'a str>, profile: &str, llcs: u32) -> Result<Vec<Value>> {
+    let mut words = vec!["score", "-f", profile, "--json", "-o", "/tmp/score.json"];
     let mut files = Vec::new();
     for (at, config) in configs.enumerate() {
         let file = format!("/tmp/arm{at}.json");
@@ -197,6 +173,13 @@ fn score<'a>(configs: impl Iterator<Item = &'a str>, profile: &str, llcs: u32, c
     }
     scxprof(&words)?;
     let said: Value = serde_json::from_str(&fs::read_to_string("/tmp/score.json")?)?;
+    // Without the caches of the machine, neither the configuration nor the score would be what they are on one that has them.
+    ensure!(
+        said["order"] == "known" && said["llcs"] == llcs,
+        "the profile has no {llcs} caches: {}, {}",
+        said["llcs"],
+        said["order"]
+    );
     let scores = said["configurations"].as_array().context("no configurations in the score")?;
     ensure!(scores.len() == files.len(), "{} scores of {} configurations", scores.len(), files.len());
     let figure = |mid: &Value, low: &Value, high: &Value| {
@@ -280,17 +263,6 @@ mod tests {
         assert_eq!(crossed, groups(&[&["get-a", "put-b"], &["put-a", "pool-1"], &["get-b", "pool-2"]]));
         // One group becomes two.
         assert_eq!(super::crossed(&groups(&[&["pool"]]), &names), groups(&[&["pool-1"], &["pool-2"]]));
-    }
-
-    #[test]
-    fn aligned_groups_are_whole_and_as_many_as_caches() {
-        let names = samples(&[("a1", 1), ("a2", 1), ("a3", 1), ("b1", 1), ("b2", 1), ("c1", 1), ("x", 1), ("y", 1)]);
-        let found = groups(&[&["a"], &["b1", "b2"], &["c1"], &["x", "y"]]);
-        // The catch-all has b, x and y: four threads, as a and c.
-        assert_eq!(aligned(&found, &names, 2), groups(&[&["a", "c1"]]));
-        assert_eq!(aligned(&found, &names, 1), groups(&[]));
-        let all = aligned(&found, &names, 8);
-        assert_eq!(all, groups(&[&["c1"], &["x", "y"], &["b1", "b2"], &["a"]]));
     }
 
     #[test]

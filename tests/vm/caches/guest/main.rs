@@ -129,6 +129,8 @@ fn run(plan: &Plan, schedulers: &[&str], who: &Who, page: &mut Page) -> Result<(
     arms.retain(|arm| plan.arms.is_empty() || plan.arms.contains(&arm.name));
     page.send(1, &fs::read(&profile)?);
     for scheduler in schedulers {
+        // scx_layered gives layers CPUs by what they use, whatever the caches: there it is the same as scxprof's.
+        let mut arms: Vec<&Arm> = arms.iter().filter(|arm| *scheduler != "layered" || arm.name != "each").collect();
         for arm in &arms {
             let score = if *scheduler == "layered" { &arm.layered_score } else { &arm.score };
             println!("{} {scheduler} {}: {:?} score {}", plan.workload, arm.name, arm.groups, score["score"]["mid"]);

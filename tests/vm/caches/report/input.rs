@@ -10,7 +10,7 @@ use serde_json::Value;
 /// The first group that belongs to the workload; those before are the idle task, the kernel, the tool and the scheduler.
 const FIRST_OF_WORKLOAD: u32 = 4;
 /// The arms in the order in which they are shown; others come after them.
-pub const ARMS: [&str; 6] = ["none", "name", "scxprof", "best", "aligned", "crossed"];
+pub const ARMS: [&str; 6] = ["none", "name", "scxprof", "best", "each", "crossed"];
 
 /// What was counted of the workload between BEGIN and END.
 #[derive(Debug, Clone, Default)]
