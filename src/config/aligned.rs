@@ -26,8 +26,8 @@ const CLEARLY: f64 = 0.01;
 /// A configuration whose subcells fit the caches.
 pub(super) struct Aligned {
     pub(super) configuration: Decision,
-    /// For each cell of the finding with such subcells the name of the cell and what takes each of the finding's subcells.
-    pub(super) taken_by: Vec<(String, Vec<Option<String>>)>,
+    /// What takes each subcell of the finding, in the cells that have such subcells. Both are called `cell/subcell`.
+    pub(super) taken_by: BTreeMap<String, String>,
     pub(super) notes: Vec<Note>,
 }
 
@@ -89,7 +89,7 @@ pub(super) fn aligned(
             of_cell.entry(at).or_default().push(index);
         }
     }
-    let mut aligned = Aligned { configuration: fits.clone(), taken_by: Vec::new(), notes: Vec::new() };
+    let mut aligned = Aligned { configuration: fits.clone(), taken_by: BTreeMap::new(), notes: Vec::new() };
     for (at, (cell, bases)) in finding.cells.iter().zip(&finding.bases).enumerate() {
         let same = |it: &Cell| it.name == cell.name && it.matches == cell.matches;
         let Some(to) = fits.cells.iter().position(same) else { continue };
@@ -108,8 +108,10 @@ pub(super) fn aligned(
         if !tally.counts().all(|(cell, comm, _)| is_as_meant((comm, cell))) {
             continue;
         }
-        let name = |place: &usize| found.subcells.get(*place).map(|it| format!("{}/{}", cell.name, it.name));
-        aligned.taken_by.push((cell.name.clone(), found.place_of.iter().map(name).collect()));
+        let name = |subcell: &Subcell| format!("{}/{}", cell.name, subcell.name);
+        let taken = cell.subcells.iter().zip(&found.place_of);
+        let taken = taken.filter_map(|(subcell, place)| Some((name(subcell), name(found.subcells.get(*place)?))));
+        aligned.taken_by.extend(taken);
         aligned.notes.push(Note::Aligned(AlignedCell {
             cell: cell.name.clone(),
             caches: cpus.caches.count,

@@ -80,19 +80,22 @@ pub(crate) fn find(
     let mut fitted = Vec::new();
     if options.caches.is_some() {
         let fewer = Fewer::new(specs, tally, options, left_out.clone());
-        // Where cell specs are left out, a cell is not that of the finding.
-        let cpus = fewer.cpus().filter(|_| left_out.is_empty() && host.refuses().is_none());
-        let found = cpus.and_then(|cpus| aligned(&finding, &configuration, tally, members, &cpus));
-        if let Some(found) = found {
-            let cell = |name: &String| finding.cells.iter().position(|it| it.name == *name);
-            for (name, of_cell) in found.taken_by {
-                if let Some(it) = cell(&name).and_then(|at| taken_by.get_mut(at)) {
-                    *it = of_cell;
+        let moved = fewer.moved(members);
+        if let Some(cpus) = fewer.cpus().filter(|_| fewer.host().refuses().is_none()) {
+            // All groups in the cells that there are.
+            let whole = if left_out.is_empty() { finding.clone() } else { fewer.whole(&moved, &locality)? };
+            if let Some(found) = aligned(&whole, &configuration, &fewer.tally, &moved, &cpus) {
+                let of_whole = self::taken_by(&finding, &whole);
+                for (taker, of_whole) in taken_by.iter_mut().flatten().zip(of_whole.into_iter().flatten()) {
+                    let place = of_whole.and_then(|name| found.taken_by.get(&name));
+                    if let Some(place) = place {
+                        *taker = Some(place.clone());
+                    }
                 }
+                (configuration, fitted) = (found.configuration, found.notes);
             }
-            (configuration, fitted) = (found.configuration, found.notes);
         }
-        labels = fewer.labels(&configuration, &fewer.moved(members));
+        labels = fewer.labels(&configuration, &moved);
     }
     // Without a configuration the scheduler has the root's cell, too.
     let is_nothing =
@@ -192,6 +195,16 @@ impl<'a> Fewer<'a> {
         left_out.push(next);
         *self = Self::new(self.all, self.of_all, &self.options, left_out);
         true
+    }
+
+    /// The decision for these cells as if there were CPUs for all.
+    fn whole(
+        &self,
+        moved: &Members,
+        locality: &impl Fn(&[bool], &[u32]) -> Option<f64>,
+    ) -> Result<Decision, NoSamples> {
+        let roomy = DecisionOptions { target_cpus: ENOUGH_CPUS, ..self.options() };
+        better(&self.specs, &self.tally, moved, &roomy, locality)
     }
 
     /// The CPUs of the cells of scx_mitosis, if the host has several caches and they are known.

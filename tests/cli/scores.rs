@@ -169,6 +169,35 @@ fn two_groups(directory: &Path) -> String {
 }
 
 #[test]
+fn a_configuration_fits_the_caches_that_are_known() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = two_groups(directory.path());
+    let at = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let (file, report) = (at("cells.json"), at("report.json"));
+    let subcells = |llcs: &str| -> (usize, String, Value) {
+        let target = ["--target-cpus", "8", "--target-llcs", llcs];
+        let made = scxprof(&[&["extract", "-f", &path, "-o", &file, "--report", &report][..], &target].concat());
+        expect(&made, 0);
+        let said = String::from_utf8_lossy(&made.stderr).into_owned();
+        let read = |path: &str| -> Value { serde_json::from_slice(&fs::read(path).unwrap()).unwrap() };
+        let count = read(&file)[0]["subcells"].as_array().unwrap().len();
+        let report = read(&report);
+        // The same number for the same configuration.
+        let score = scxprof(&[&["score", "-f", &path, "--config", &file, "--json"][..], &target].concat());
+        let score: Value = serde_json::from_str(&expect(&score, 0)).unwrap();
+        assert_eq!(score["configurations"][0]["locality"], report["locality"]);
+        assert!(report["locality"].as_f64().unwrap() > 0.99, "{said}");
+        (count, said, report)
+    };
+    let (count, said, report) = subcells("2");
+    assert!(count == 2 && said.contains("2 subcells fit the host's 2 last-level caches better than 3"), "{said}");
+    let headline = report["headline"].as_str().unwrap();
+    assert!(headline.starts_with("2 groups: ") && !headline.contains("this host fits"), "{headline}");
+    let (count, said, _) = subcells("1");
+    assert!(count == 3 && !said.contains("last-level caches"), "{said}");
+}
+
+#[test]
 fn subcells_that_fit_the_caches_are_better_than_those_that_do_not() {
     let directory = tempfile::tempdir().unwrap();
     let path = two_groups(directory.path());

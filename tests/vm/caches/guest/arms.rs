@@ -69,8 +69,10 @@ pub fn make(profile: &str, llcs: u32, cpus: u32) -> Result<Vec<Arm>> {
     for share in SHARES {
         arms.push(Arm::printed("best", profile, &["--min-share", share])?);
     }
-    let of_mitosis = score(arms.iter().map(|arm| &*arm.mitosis), profile, llcs)?;
-    let of_layered = score(arms.iter().map(|arm| &*arm.layered), profile, llcs)?;
+    let caches = llcs.to_string();
+    let of_mitosis = score(arms.iter().map(|arm| &*arm.mitosis), profile, ("known", &[]))?;
+    // scx_layered gives layers CPUs as they use them, so their order is not known.
+    let of_layered = score(arms.iter().map(|arm| &*arm.layered), profile, ("random", &["--llcs", &caches]))?;
     for ((arm, of_mitosis), of_layered) in arms.iter_mut().zip(of_mitosis).zip(of_layered) {
         arm.score = of_mitosis;
         arm.layered_score = of_layered;
@@ -159,9 +161,15 @@ fn crossed(groups: &Groups, samples: &BTreeMap<String, u64>) -> Groups {
     dealt
 }
 
-/// The score of each configuration, by one call, for the machine of the profile.
-fn score<'a>(configs: impl Iterator<Item = &'a str>, profile: &str, llcs: u32) -> Result<Vec<Value>> {
+/// The score of each configuration, by one call with these words, for the machine of the profile. The CPUs of groups must be in this
+/// order: without the caches of the machine, neither scxprof's configuration nor the score would be what they are with them.
+fn score<'a>(
+    configs: impl Iterator<Item = &'a str>,
+    profile: &str,
+    (order, more): (&str, &[&str]),
+) -> Result<Vec<Value>> {
     let mut words = vec!["score", "-f", profile, "--json", "-o", "/tmp/score.json"];
+    words.extend(more);
     let mut files = Vec::new();
     for (at, config) in configs.enumerate() {
         let file = format!("/tmp/arm{at}.json");
@@ -173,13 +181,7 @@ fn score<'a>(configs: impl Iterator<Item = &'a str>, profile: &str, llcs: u32) -
     }
     scxprof(&words)?;
     let said: Value = serde_json::from_str(&fs::read_to_string("/tmp/score.json")?)?;
-    // Without the caches of the machine, neither the configuration nor the score would be what they are on one that has them.
-    ensure!(
-        said["order"] == "known" && said["llcs"] == llcs,
-        "the profile has no {llcs} caches: {}, {}",
-        said["llcs"],
-        said["order"]
-    );
+    ensure!(said["order"] == order, "the order of {} caches is {}, and not {order}", said["llcs"], said["order"]);
     let scores = said["configurations"].as_array().context("no configurations in the score")?;
     ensure!(scores.len() == files.len(), "{} scores of {} configurations", scores.len(), files.len());
     let figure = |mid: &Value, low: &Value, high: &Value| {
