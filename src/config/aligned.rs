@@ -5,15 +5,15 @@
 //! caches have neither fault, and as groups can be together in one of them, there is often such a configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
+use super::aligned_cell::AlignedCell;
 use super::cell::{Basis, Cell, Subcell};
 use super::consumer::{subcell_of, Consumer};
 use super::decide::Decision;
 use super::express::joint_name;
 use super::members::{CommunityIndex, Member, Members, Verdict};
 use super::mitosis::{self, MAX_ORS, MAX_SUBCELLS};
-use super::note::{list, Note};
+use super::note::Note;
 use super::prefixes::tidy;
 use super::shares::CellCpus;
 use super::tally::{CellIndex, Tally};
@@ -29,47 +29,6 @@ pub(super) struct Aligned {
     /// What takes each subcell of the finding, in the cells that have such subcells. Both are called `cell/subcell`.
     pub(super) taken_by: BTreeMap<String, String>,
     pub(super) notes: Vec<Note>,
-}
-
-/// A cell whose subcells fit the last-level caches of the host. Displayed as a sentence.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub struct AlignedCell {
-    /// The cell.
-    pub cell: String,
-    /// The last-level caches of the host.
-    pub caches: u32,
-    /// The subcells, each with the names of the groups that it has.
-    pub groups: Vec<(String, Vec<String>)>,
-    /// How many subcells there would be otherwise.
-    pub subcells: usize,
-    /// The part of the accesses that the cell's communities share which stays in one cache otherwise, and with these, of 1.
-    pub kept: [f64; 2],
-}
-
-impl fmt::Display for AlignedCell {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { cell, caches, groups, subcells, kept: [before, after] } = self;
-        let of = |(name, groups): &(String, Vec<String>)| {
-            let groups: Vec<String> = groups.iter().map(|it| format!("\"{it}\"")).collect();
-            let groups = if groups.is_empty() { "no group".to_owned() } else { list(&groups, ", ") };
-            format!("{groups} in \"{name}\"")
-        };
-        let percent = |part: &f64| part.min(1.0) * 100.0;
-        write!(
-            f,
-            "{cell}: {} subcells fit the host's {caches} last-level caches better than {subcells}: ",
-            groups.len()
-        )?;
-        f.write_str(&list(&groups.iter().map(of).collect::<Vec<_>>(), "; "))?;
-        write!(
-            f,
-            " (by the order in which scx_mitosis gives out CPUs, {:.0}% of what they share stays in one cache, instead of {:.0}%; \
-             --target-llcs 1 ignores the caches)",
-            percent(after),
-            percent(before)
-        )
-    }
 }
 
 /// Lays the groups of the finding out over the caches, cell by cell, where that keeps clearly more of what they share in one cache

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::aligned::AlignedCell;
+use super::aligned_cell::AlignedCell;
 use super::consumer::{subcell_of, Consumer};
 use super::fit::{find, Found};
 use super::{mitosis, CellOptions, CellSpecs, DecisionOptions, Member, Members, Note, Tally, Verdict};

@@ -10,6 +10,7 @@
 //! load. There `aligned` puts groups together where that fits the host's caches.
 
 mod aligned;
+mod aligned_cell;
 #[cfg(test)]
 mod aligned_tests;
 mod assign;
@@ -42,7 +43,7 @@ pub(crate) mod written;
 
 pub use crate::host::facts::{TaskFacts, Tasks};
 pub use crate::sample::{Task, TaskHint};
-pub use aligned::AlignedCell;
+pub use aligned_cell::AlignedCell;
 pub use cell::{Basis, Cell, CellMatch, CellName, CommPrefix, Subcell};
 pub(crate) use cell_specs::{mistake, SpecIndex};
 pub use cell_specs::{CellOptions, CellSpecError, CellSpecs, ALLOTMENT_REGEX, CGROUP_ROOT, WORKLOAD_SLICE};

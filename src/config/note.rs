@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::aligned::AlignedCell;
+use super::aligned_cell::AlignedCell;
 use super::cell::CellName;
 use super::layered::{MAX_LAYERS, MAX_REGEXES};
 use super::members::Unknown;
@@ -585,7 +585,7 @@ fn say_whose(f: &mut fmt::Formatter<'_>, whose: Option<&ThreadRef>) -> fmt::Resu
 const NAMED: usize = 4;
 
 /// The first eight of a list.
-pub(super) fn list(items: &[String], between: &str) -> String {
+fn list(items: &[String], between: &str) -> String {
     first(8, items.iter(), between)
 }
 
