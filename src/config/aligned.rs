@@ -250,7 +250,10 @@ struct Worth {
 impl Census {
     /// What it is worth if the subcells are in these places.
     ///
-    /// Threads for which their place has no CPU run on idle ones of the other places.
+    /// Threads for which their place has no CPU run on idle ones of the other places. That is how [`Layout::known`] has it, which a test
+    /// holds; but here thousands of arrangements are compared, so what two parts of the CPUs have in common is computed once.
+    ///
+    /// [`Layout::known`]: crate::cluster::layout::Layout::known
     fn worth(&self, place_of: &[usize], parts: &Parts) -> Worth {
         let mut busy = vec![0.0; parts.cpus.len()];
         for (of, &place) in self.busy.iter().zip(place_of) {
@@ -441,5 +444,56 @@ fn joint_basis(of: &[&Basis], members: &Members) -> Basis {
         value,
         samples: of.iter().map(|it| it.samples).sum(),
         why: of.iter().flat_map(|it| it.why.iter().cloned()).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::cluster::layout::{Layout, Part};
+    use crate::config::tally::Tally;
+    use crate::config::{CellOptions, CellSpecs, DecisionOptions};
+    use crate::sample::caches::Caches;
+
+    #[test]
+    fn each_arrangement_comes_once() {
+        // The Bell numbers: all ways to divide a set.
+        let counts: Vec<usize> = (1..=8).map(|subcells| arrangements(subcells, 8).len()).collect();
+        assert_eq!(counts, [1, 2, 5, 15, 52, 203, 877, 4140]);
+        assert_eq!(arrangements(3, 2), [[0, 0, 0], [0, 0, 1], [0, 1, 0], [0, 1, 1]]);
+    }
+
+    proptest! {
+        #[test]
+        fn arrangements_are_judged_as_layouts_are(
+            busy in prop::collection::vec(0.0..9.0f64, 2..6),
+            cpus in 6..40usize,
+            count in 2..6u32,
+            turns in 1..3u32,
+        ) {
+            let specs = CellSpecs::new(&CellOptions::default()).unwrap();
+            let mut tally = Tally::default();
+            let cell = tally.cell(specs.assign(b"/"));
+            tally.add(cell, None, 1.0);
+            let caches = Caches { count, turns };
+            let cell_cpus = CellCpus::new(&specs, &tally, &DecisionOptions::new(0.05, cpus), caches);
+            let facts = CellFacts { members: &Members::default(), cells: &[cell], busiest: 1.0, cpus: &cell_cpus };
+            let parts = facts.parts(busy.len());
+            let part = |(at, busy): (usize, &f64)| {
+                let of = share(0..cpus, parts.cpus.len(), at);
+                // So many threads that one itself does not count.
+                Part { cell: 0, cpus: of, busy: *busy, threads: 1 << 40, group: Some(at) }
+            };
+            let layout = Layout::known(&busy.iter().enumerate().map(part).collect::<Vec<_>>(), caches, cpus);
+            let places: Vec<usize> = (0..busy.len()).collect();
+            for (a, b) in places.iter().flat_map(|a| places.iter().map(move |b| (*a, *b))) {
+                let mut shared = vec![vec![0.0; busy.len()]; busy.len()];
+                shared[a][b] = 1.0;
+                let kept = Census { busy: busy.clone(), shared }.worth(&places, &parts).kept;
+                prop_assert!((kept - layout.near(a as u32, b as u32)).abs() < 1e-6, "{} {}: {} {:?}", a, b, kept, layout);
+            }
+        }
     }
 }

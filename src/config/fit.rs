@@ -8,6 +8,7 @@ use super::decide::{decide, Decision, DecisionOptions, Host, NoSamples};
 use super::members::Members;
 use super::mitosis::MitosisError;
 use super::note::Note;
+use super::order::OnCaches;
 use super::scheduler::Scheduler;
 use super::shares::CellCpus;
 use super::tally::{CellIndex, Tally};
@@ -210,7 +211,10 @@ impl<'a> Fewer<'a> {
     /// The CPUs of the cells of scx_mitosis, if the host has several caches and they are known.
     fn cpus(&self) -> Option<CellCpus> {
         let options = self.options();
-        let caches = options.caches.filter(|it| it.count > 1 && options.scheduler == Scheduler::Mitosis)?;
+        let known = OnCaches::known(options.caches, options.target_cpus);
+        let OnCaches::Known { caches, .. } = known.filter(|_| options.scheduler == Scheduler::Mitosis)? else {
+            return None;
+        };
         Some(CellCpus::new(&self.specs, &self.tally, &options, caches))
     }
 

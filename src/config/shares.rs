@@ -5,14 +5,15 @@ use std::ops::Range;
 
 use super::cell_specs::CellSpecs;
 use super::decide::{DecisionOptions, Host};
+use super::order::components;
 use super::tally::{CellIndex, Tally};
 use crate::cluster::layout::{catch_all_is_near, share};
 use crate::sample::caches::Caches;
 
 /// The CPUs of each cell: the root's cell has the first ones, and the others follow in the order of their cgroups' paths.
-pub(crate) struct CellCpus {
-    pub(crate) cpus: usize,
-    pub(crate) caches: Caches,
+pub(super) struct CellCpus {
+    pub(super) cpus: usize,
+    pub(super) caches: Caches,
     cells: usize,
     /// The number of each cell, if it is known.
     at: BTreeMap<CellIndex, Option<usize>>,
@@ -29,7 +30,7 @@ impl CellCpus {
                 at.insert(index, Some(0));
             } else {
                 let path = cell.cgroup.as_deref().unwrap_or_default();
-                others.push((path.split(|&byte| byte == b'/').collect(), index));
+                others.push((components(path), index));
             }
         }
         others.sort();

@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::decider::*;
-use super::order::OnCaches;
 use crate::cluster::quality::adjusted_rand_index;
 use crate::cluster::truth::Scenario;
-use crate::config::CellOptions;
-use crate::config::{self, CellSpecs};
+use crate::config::{self, CellOptions, CellSpecs, OnCaches};
 use crate::evidence::{Class, Evidence, FadingEvidence, Folds, Key, RowKind, Scope, Sum, Sums};
 use crate::resolve::Cgroups;
+use crate::sample::caches::Caches;
 use crate::sample::{Comm, Source};
 use crate::sinks::Sink;
 
@@ -140,12 +139,15 @@ fn hosts_with_another_grouping_do_not_spoil_it_and_are_named() {
 #[test]
 fn the_score_of_evidence_is_that_of_the_run() {
     let plain = Scenario { samples: 400, threads: 16, ..Scenario::default() };
-    for (by_run, by_evidence) in by_run_and_evidence(&Scenario { one_line: true, ..plain.clone() }) {
-        assert!((by_run - by_evidence).abs() < 0.01, "{by_run} {by_evidence}");
+    let known = OnCaches::Known { caches: Caches::side_by_side(2), cpus: 16 };
+    for order in [OnCaches::Random(2), known] {
+        for (by_run, by_evidence) in by_run_and_evidence(&Scenario { one_line: true, ..plain.clone() }, order) {
+            assert!((by_run - by_evidence).abs() < 0.01, "{order:?}: {by_run} {by_evidence}");
+        }
     }
     // Sums of pairs do not say which of several threads would fetch data first: of fills they see fewer avoided, in the same
     // order.
-    let of_fills = by_run_and_evidence(&plain);
+    let of_fills = by_run_and_evidence(&plain, OnCaches::Random(2));
     for (at, &(by_run, by_evidence)) in of_fills.iter().enumerate() {
         assert!((0.0..0.1).contains(&(by_run - by_evidence)), "{of_fills:?}");
         assert!(at == 0 || of_fills[at - 1].0 > by_run && of_fills[at - 1].1 > by_evidence, "{of_fills:?}");
@@ -153,7 +155,7 @@ fn the_score_of_evidence_is_that_of_the_run() {
 }
 
 /// The score of a run and of its evidence, for the true groups and for others that are worse and worse.
-fn by_run_and_evidence(scenario: &Scenario) -> Vec<(f64, f64)> {
+fn by_run_and_evidence(scenario: &Scenario, order: OnCaches) -> Vec<(f64, f64)> {
     let mut decider = Decider::new(CellSpecs::new(&CellOptions::default()).unwrap(), Source::Timer, 16 << 20);
     let mut cgroups = Cgroups::recorded();
     cgroups.record(1, b"/app.slice");
@@ -185,9 +187,8 @@ fn by_run_and_evidence(scenario: &Scenario) -> Vec<(f64, f64)> {
             subcells.join(", ")
         );
         let placement = config::Placement::parse(&json).unwrap();
-        let by_run =
-            decider.score(&decided, &avoidable, ("x", &placement), true, OnCaches::Random(2)).score.score.unwrap();
-        let by_evidence = evidence.score(&placement, 2).unwrap();
+        let by_run = decider.score(&decided, &avoidable, ("x", &placement), true, order).score.score.unwrap();
+        let by_evidence = evidence.score(&placement, order).unwrap();
         found.push((by_run, by_evidence));
     }
     found
@@ -223,6 +224,30 @@ fn a_watch_does_not_flap_in_a_week_and_follows_a_change() {
     }
     assert_eq!(changed.len(), 1, "{changed:?}");
     assert!(changed[0] < 3, "{changed:?}");
+}
+
+#[test]
+fn a_watch_on_known_caches_gives_out_what_fits_them() {
+    let scenario = Scenario { samples: 40, threads: 12, groups: 3, ..Scenario::default() };
+    let caches = Caches::side_by_side(2);
+    let plain = config::DecisionOptions::new(0.05, 8);
+    let fits = config::DecisionOptions { caches: Some(caches), ..plain };
+    let given = |options, order: OnCaches, loaded: Option<String>| {
+        let mut watch = FadingEvidence::new(options, order);
+        watch.load(loaded);
+        let intervals = (0..3).map(|interval| watch.interval(&slices(&scenario, interval, &|it| it)).unwrap());
+        intervals.filter_map(|it| Some((it.new.clone()?, it))).next()
+    };
+    let subcells = |json: &str| config::mitosis::parse(json).unwrap()[0].subcells.len();
+    let (each, _) = given(plain, OnCaches::Random(2), None).unwrap();
+    assert_eq!(subcells(&each), 4, "{each}");
+    // One of these subcells and the threads of all, which have too few CPUs, are on both caches.
+    let known = OnCaches::known(Some(caches), 8).unwrap();
+    let (aligned, found) = given(fits, known, Some(each)).unwrap();
+    assert_eq!(subcells(&aligned), 2, "{aligned}");
+    // The group in the catch-all is together too.
+    assert!(found.best_locality > found.locality && found.best.unwrap() > 0.8, "{found:?}");
+    assert!(found.gain.unwrap() > 0.3, "{found:?}");
 }
 
 #[test]

@@ -9,7 +9,6 @@ mod evidence;
 mod judge;
 mod matrix;
 mod memory;
-mod order;
 mod other_cells;
 mod over_time;
 mod report;
@@ -26,4 +25,3 @@ mod tests;
 
 pub(crate) use decided::Decided;
 pub use decider::Decider;
-pub(crate) use order::{known_caches, OnCaches};

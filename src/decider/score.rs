@@ -6,11 +6,10 @@ use rustc_hash::FxHashMap;
 
 use super::decided::Decided;
 use super::decider::{Decider, Facts};
-use super::order::{known_caches, Laid, Load, OnCaches};
 use crate::cluster::layout::{Group, Layout};
 use crate::cluster::score::{Avoidable, Avoided};
 use crate::config::mitosis::{MitosisError, MAX_CELLS};
-use crate::config::{base_of, Decision, Place, Placement, Scheduler, Task};
+use crate::config::{base_of, Decision, Laid, Load, OnCaches, Place, Placement, Scheduler, Task};
 use crate::report::score::{CellScore, MisplacedThreads, PairScore, Score, SubcellScore, UnmatchedThreads};
 use crate::sample::{printable, Comm};
 
@@ -89,7 +88,7 @@ impl Decider {
         self.process_names.iter().map(|(&pid, &comm)| (pid, comm)).chain(sampled).collect()
     }
 
-    fn groups(&self, placement: &Placement, places: &[Place], order: OnCaches, target_cpus: usize) -> Groups {
+    fn groups(&self, placement: &Placement, places: &[Place], order: OnCaches) -> Groups {
         let mut number: BTreeMap<Place, u32> = BTreeMap::new();
         let mut counts: Vec<(usize, f64)> = Vec::new();
         let mut labels = Vec::with_capacity(self.facts.len());
@@ -131,11 +130,7 @@ impl Decider {
         };
         let names = all.iter().map(name).collect();
         let cells: Vec<Vec<usize>> = cells.into_values().collect();
-        let known = match order {
-            OnCaches::Known(caches) => Laid::new(placement, all.iter(), target_cpus, caches),
-            OnCaches::Random(_) => None,
-        };
-        let layout = match known {
+        let layout = match Laid::new(placement, all.iter(), order) {
             Some(known) => {
                 let busiest = self.facts.iter().map(|facts| facts.samples).fold(f64::MIN_POSITIVE, f64::max);
                 let load = |&(threads, samples): &(usize, f64)| Load { threads, busy: samples / busiest };
@@ -175,8 +170,8 @@ impl Decider {
     /// one of them only.
     fn labels(&self, placement: &Placement, places: &[Place], decision: &Decision) -> Vec<u32> {
         let is_layered = placement.scheduler() == Scheduler::Layered;
-        let cells =
-            known_caches(decision).and_then(|caches| Laid::new(placement, places.iter(), decision.target_cpus, caches));
+        let cells = OnCaches::known(decision.caches, decision.target_cpus)
+            .and_then(|on| Laid::new(placement, places.iter(), on));
         let is_near = |place: &Place| cells.as_ref().is_some_and(|it| it.is_near(place));
         let mut number: BTreeMap<&Place, u32> = BTreeMap::new();
         let mut labels = Vec::with_capacity(places.len());
@@ -204,7 +199,7 @@ impl Decider {
         let decision = &decided.found.configuration;
         let llcs = order.llcs();
         let places = self.places(placement, knows_hints);
-        let groups = self.groups(placement, &places, order, decision.target_cpus);
+        let groups = self.groups(placement, &places, order);
         let is_worth = avoidable.is_worth();
         let ways = self.ways(&places, &decided.members);
         let locality = |places: &[Place]| {
@@ -241,7 +236,7 @@ impl Decider {
         };
         let interval = avoidable.margin(&replicates).map(|margin| [whole.score() - margin, whole.score() + margin]);
         let of_ways = ways.iter().map(|places| {
-            let groups = self.groups(placement, places, order, decision.target_cpus);
+            let groups = self.groups(placement, places, order);
             let score = avoidable.avoided(&groups.labels, &groups.layout).score();
             let drawn = avoidable.replicates(&groups.labels, &groups.layout);
             let margin = avoidable.margin(&drawn.iter().map(Avoided::score).collect::<Vec<f64>>()).unwrap_or(0.0);

@@ -6,7 +6,7 @@ use super::decide::FleetError;
 use super::rows::{Evidence, EvidenceError};
 use super::score::Judge;
 use crate::cluster::replicates::student;
-use crate::config::{DecisionOptions, Placement};
+use crate::config::{DecisionOptions, OnCaches, Placement};
 
 /// What is left of evidence after an interval. A change of the workload must outweigh all that was before in its first interval:
 /// the sum of what is left of all earlier ones is a third of one.
@@ -23,7 +23,7 @@ pub const MAX_CONFIGURATION: usize = 16 << 20;
 #[derive(Debug)]
 pub struct FadingEvidence {
     options: DecisionOptions,
-    llcs: u32,
+    order: OnCaches,
     evidence: Evidence,
     loaded: Option<String>,
     /// What was better than the loaded one in the last interval. The next one judges it by slices that it does not come from.
@@ -65,10 +65,10 @@ impl Interval {
 }
 
 impl FadingEvidence {
-    /// Decides with these options, for hosts with so many last-level caches.
+    /// Decides with these options, and judges on these last-level caches, of which a number will do.
     #[must_use]
-    pub fn new(options: DecisionOptions, llcs: u32) -> Self {
-        Self { options, llcs, evidence: Evidence::default(), loaded: None, candidate: None }
+    pub fn new(options: DecisionOptions, caches: impl Into<OnCaches>) -> Self {
+        Self { options, order: caches.into(), evidence: Evidence::default(), loaded: None, candidate: None }
     }
 
     /// The same with evidence of at most so many bytes; by default 256 MiB.
@@ -141,7 +141,7 @@ impl FadingEvidence {
         }
         let judge = |json: Option<&str>| {
             let placement = json.and_then(|json| Placement::parse(json).ok());
-            Judge::new(&self.evidence, placement.as_ref(), self.llcs)
+            Judge::new(&self.evidence, placement.as_ref(), self.order)
         };
         let loaded = judge(self.loaded.as_deref());
         found.score = loaded.avoided(&fresh).score();
@@ -168,7 +168,7 @@ impl FadingEvidence {
                 Some(format!("the configuration has {} bytes: it is too large to be read again", json.len()));
             return Ok(found);
         }
-        let judge = |json: &str| Judge::new(&self.evidence, Placement::parse(json).ok().as_ref(), self.llcs);
+        let judge = |json: &str| Judge::new(&self.evidence, Placement::parse(json).ok().as_ref(), self.order);
         let best = judge(&json);
         found.best = best.avoided(&fresh).score();
         found.best_locality = best.locality(&fresh);

@@ -7,7 +7,7 @@ use super::rows::{Evidence, Sum};
 use super::totals::{threads_of_run, Totals};
 use crate::cluster::layout::{Group, Layout};
 use crate::cluster::rules::Rules;
-use crate::config::{Place, Placement, Scheduler, Task};
+use crate::config::{Laid, Load, OnCaches, Place, Placement, Scheduler, Task};
 
 /// Where a configuration puts classes, and which groups of them share a last-level cache how often.
 #[derive(Debug)]
@@ -36,15 +36,18 @@ impl Avoided {
 }
 
 impl Judge {
-    /// Of a configuration on hosts with the classes of `evidence` and this many last-level caches; without a configuration, all
-    /// threads run anywhere.
+    /// Of a configuration on hosts with the classes of `evidence` and these last-level caches, of which a number will do; without a
+    /// configuration, all threads run anywhere.
     ///
     /// It judges as [`crate::session::Analysis::score`], but each class is a whole: cgroups of one folded path are one cell.
     #[must_use]
-    pub fn new(evidence: &Evidence, placement: Option<&Placement>, llcs: u32) -> Self {
+    pub fn new(evidence: &Evidence, placement: Option<&Placement>, caches: impl Into<OnCaches>) -> Self {
+        let order = caches.into();
         let totals = Totals::new(evidence);
         let mut places: BTreeMap<Place, u32> = BTreeMap::new();
         let mut groups: Vec<(usize, f64)> = Vec::new();
+        // Samples of the busiest thread.
+        let mut busiest = f64::MIN_POSITIVE;
         let mut group_of: BTreeMap<Class, u32> = BTreeMap::new();
         let runs = evidence.total(RowKind::Run, Sum::Runs).max(1.0);
         // Where hints were not followed, no class has one.
@@ -62,7 +65,9 @@ impl Judge {
             if let Some(it) = groups.get_mut(group as usize) {
                 let threads = threads_of_run(sums) * sums.get(Sum::Runs) as f64 / runs;
                 let threads = (threads.ceil().min(1e6) as usize).max(1);
-                *it = (it.0.saturating_add(threads), it.1 + sums.value(Sum::Samples));
+                let samples = sums.value(Sum::Samples);
+                *it = (it.0.saturating_add(threads), it.1 + samples);
+                busiest = busiest.max(samples / threads as f64);
             }
             group_of.insert(class.clone(), group);
         }
@@ -79,11 +84,21 @@ impl Judge {
             laid.push(Group { cell, cpus, threads });
         }
         let is_layered = placement.is_some_and(|it| it.scheduler() == Scheduler::Layered);
-        let is_rest = all
-            .iter()
-            .map(|(place, _)| place.is_rest || !place.maybe.is_empty() || (!is_layered && place.subcell.is_none()));
-        let is_rest = is_rest.collect();
-        Self { group_of, is_rest, layout: Layout::new(&laid, llcs) }
+        let known = placement.and_then(|it| Laid::new(it, all.iter().map(|it| it.0), order));
+        let is_rest = |place: &Place| {
+            let is_alone = place.is_rest || !place.maybe.is_empty() || (!is_layered && place.subcell.is_none());
+            is_alone && !known.as_ref().is_some_and(|it| it.is_near(place))
+        };
+        let is_rest = all.iter().map(|(place, _)| is_rest(place)).collect();
+        let layout = match &known {
+            Some(known) => {
+                let places: Vec<Place> = all.iter().map(|(place, _)| (*place).clone()).collect();
+                let load = |&(threads, samples): &(usize, f64)| Load { threads, busy: samples / busiest };
+                known.layout(&places, &groups.iter().map(load).collect::<Vec<_>>())
+            }
+            None => Layout::new(&laid, order.llcs()),
+        };
+        Self { group_of, is_rest, layout }
     }
 
     /// The part of the avoidable misses between threads of one cell that are in one subcell or layer, as
@@ -122,11 +137,11 @@ impl Judge {
 }
 
 impl Evidence {
-    /// The part of the avoidable misses that a configuration avoids on a host with this many last-level caches, beyond what
-    /// threads avoid that run anywhere; `None` if nothing is avoidable. See docs/score.md.
+    /// The part of the avoidable misses that a configuration avoids on a host with these last-level caches, of which a number will
+    /// do, beyond what threads avoid that run anywhere; `None` if nothing is avoidable. See docs/score.md.
     #[must_use]
-    pub fn score(&self, placement: &Placement, llcs: u32) -> Option<f64> {
-        Judge::new(self, Some(placement), llcs).avoided(self).score()
+    pub fn score(&self, placement: &Placement, caches: impl Into<OnCaches>) -> Option<f64> {
+        Judge::new(self, Some(placement), caches).avoided(self).score()
     }
 
     /// The part of all possible misses that is avoidable.

@@ -7,8 +7,8 @@ use std::sync::OnceLock;
 use rustc_hash::FxHashMap;
 
 use super::{Decider, Error, Outcome, Skipped, UnresolvedPlace};
-use crate::config::{self, Decision};
-use crate::decider::{known_caches, Decided, OnCaches};
+use crate::config::{self, Decision, OnCaches};
+use crate::decider::Decided;
 use crate::evidence::{Evidence, EvidenceError, Folds, Scope, Sum, Sums};
 use crate::host::phases::Begun;
 use crate::host::priority::raised;
@@ -281,13 +281,11 @@ impl Analysis {
     pub fn score(&self, configurations: &[(String, config::Placement)], llcs: impl Into<Option<u32>>) -> ScoreReport {
         let _raised = raised(self.raises);
         let is_for_mitosis = self.options.scheduler == config::Scheduler::Mitosis;
-        let known = known_caches(self.decision()).filter(|_| is_for_mitosis);
-        let order = match (llcs.into(), known) {
-            (None, Some(caches)) => OnCaches::Known(caches),
-            (given, _) => {
-                let target = || self.options.caches.map(|caches| caches.count);
-                OnCaches::Random(given.or_else(target).unwrap_or(2).max(2))
-            }
+        let known = || OnCaches::known(self.decision().caches, self.decision().target_cpus).filter(|_| is_for_mitosis);
+        let target = || self.options.caches.map(|caches| caches.count);
+        let order = match llcs.into() {
+            Some(llcs) => OnCaches::Random(llcs.max(2)),
+            None => known().unwrap_or_else(|| OnCaches::Random(target().unwrap_or(2).max(2))),
         };
         let avoidable = self.decider.avoidable();
         let mut notes = Vec::new();
@@ -321,7 +319,7 @@ impl Analysis {
             source: self.source.name().to_owned(),
             samples: self.decider.tally().total(),
             llcs: order.llcs(),
-            order: if matches!(order, OnCaches::Known(_)) { GroupOrder::Known } else { GroupOrder::Random },
+            order: if matches!(order, OnCaches::Known { .. }) { GroupOrder::Known } else { GroupOrder::Random },
             avoidable: avoidable.share(),
             configurations: scores.collect(),
             best: best.map(|best| best.score),

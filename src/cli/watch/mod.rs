@@ -23,7 +23,7 @@ use super::output::{Output, Readers};
 use super::outputs::check_distinct;
 use super::say::IS_SERVICE;
 use super::signals::Signals;
-use crate::config::DecisionOptions;
+use crate::config::{DecisionOptions, OnCaches};
 use crate::evidence::{Evidence, FadingEvidence, Interval};
 use crate::host::topology;
 use crate::profile::meta::Host;
@@ -169,11 +169,16 @@ pub(super) fn run(args: &WatchingArgs) -> Result<(), Failure> {
     let is_this_host = args.decision.target_cpus().is_none();
     let of_this_host = || is_this_host.then(|| topology::caches(&roots, &cpus)).flatten();
     options.caches = args.decision.caches().or_else(of_this_host);
-    let llcs = args.llcs.or_else(|| args.decision.target_llcs().map(|llcs| llcs.max(2))).unwrap_or_else(|| {
+    let llcs = || {
+        if let Some(llcs) = args.decision.target_llcs() {
+            return llcs.max(2);
+        }
         let places = topology::places(&roots, &cpus);
         let llcs: BTreeSet<u32> = places.iter().map(|(_, place)| place.llc).collect();
         u32::try_from(llcs.len()).unwrap_or(u32::MAX).max(2)
-    });
+    };
+    let known = || OnCaches::known(options.caches, options.target_cpus);
+    let order = args.llcs.map(OnCaches::Random).or_else(known).unwrap_or_else(|| OnCaches::Random(llcs()));
     // To tell now what cannot be written later.
     let mut opened: Vec<(&str, Output)> = Vec::new();
     let outputs = [
@@ -191,7 +196,7 @@ pub(super) fn run(args: &WatchingArgs) -> Result<(), Failure> {
     }
     drop(opened);
     let store = args.state.as_deref().map(Store::open).transpose()?;
-    let mut watch = FadingEvidence::new(options, llcs);
+    let mut watch = FadingEvidence::new(options, order);
     let mut totals = Totals::default();
     let loaded = loaded(&args.output)?;
     watch.load(loaded);

@@ -7,7 +7,7 @@ use crossbeam_channel::Receiver;
 
 use super::shared::{Shared, Sharing};
 use super::snapshot::SharingWindow;
-use crate::config::DecisionOptions;
+use crate::config::{DecisionOptions, OnCaches};
 use crate::decider::Decider;
 use crate::evidence::{Evidence, FadingEvidence, Folds, Interval, Scope};
 use crate::host::priority::thread_cpu_ns;
@@ -48,11 +48,11 @@ impl Evaluator {
     pub(super) fn new(
         shared: Arc<Shared>,
         options: DecisionOptions,
-        llcs: u32,
+        order: OnCaches,
         symbols: SymbolOptions,
         memory: usize,
     ) -> Self {
-        Self { shared, options, symbols, fading: FadingEvidence::new(options, llcs).within(memory) }
+        Self { shared, options, symbols, fading: FadingEvidence::new(options, order).within(memory) }
     }
 
     /// Evaluates windows until no more can come.

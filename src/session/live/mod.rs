@@ -35,7 +35,7 @@ use super::{
     AddressSpaces, Analysis, AnalysisOptions, Builder, Error, Feed, HostOptions, Modules, Outcome, Roots, Session,
     StopHandle, TablesHandle,
 };
-use crate::config::{Placement, PlacementError};
+use crate::config::{OnCaches, Placement, PlacementError};
 use crate::host::clock::monotonic_ns;
 use crate::host::{priority, topology};
 use crate::profile::jsonl;
@@ -139,7 +139,7 @@ pub struct Live {
     memory: usize,
     follow_hints: bool,
     places: CpuPlaces,
-    llcs: u32,
+    order: OnCaches,
     usage: Mutex<Usage>,
     tables: TablesHandle,
     begin: Instant,
@@ -195,8 +195,9 @@ impl Live {
         let cpus = topology::online_cpus(&roots).unwrap_or_default();
         let places = topology::places(&roots, &cpus);
         let caches: BTreeSet<u32> = places.iter().map(|(_, place)| place.llc).collect();
-        let given = llcs.or(analysis.caches.map(|caches| caches.count));
-        let llcs = given.unwrap_or(u32::try_from(caches.len()).unwrap_or(u32::MAX)).max(2);
+        let given = llcs.map(OnCaches::Random);
+        let llcs = llcs.or(analysis.caches.map(|caches| caches.count));
+        let llcs = llcs.unwrap_or(u32::try_from(caches.len()).unwrap_or(u32::MAX)).max(2);
         let of_memory = memory / OF_SESSION;
         let follow_hints = analysis.use_hints;
         let shared = Arc::new(Shared::default());
@@ -217,7 +218,9 @@ impl Live {
                 };
                 let plan = session.plan().clone();
                 let (options, symbols) = (plan.decision(), plan.symbols.clone());
-                let evaluator = Evaluator::new(Arc::clone(&of_sampler), options, llcs, symbols, memory / OF_EVIDENCE);
+                let known = || OnCaches::known(options.caches, options.target_cpus);
+                let order = given.or_else(known).unwrap_or(OnCaches::Random(llcs));
+                let evaluator = Evaluator::new(Arc::clone(&of_sampler), options, order, symbols, memory / OF_EVIDENCE);
                 let (to, from) = crossbeam_channel::bounded::<Window>(1);
                 let evaluate = move || evaluator.run(from);
                 let evaluating = match priority::spawn("evaluation", evaluate) {
@@ -225,7 +228,7 @@ impl Live {
                     Err(error) => return drop(tell.send(Err(LiveError::Thread(error)))),
                 };
                 let notes = session.skipped().iter().map(|(source, error)| format!("{source}: {error}")).collect();
-                let started = Started { stop, source: session.source(), notes, tables: session.tables() };
+                let started = Started { order, stop, source: session.source(), notes, tables: session.tables() };
                 let _ = tell.send(Ok(started));
                 let deciders = Deciders { source: session.source(), memory: of_memory, plan };
                 let begin = of_feed.is_none().then(monotonic_ns);
@@ -247,7 +250,7 @@ impl Live {
         let Ok(started) = told.recv() else {
             return Err(LiveError::Thread(io::Error::other("the thread that samples died")));
         };
-        let Started { stop, source, notes, tables } = started?;
+        let Started { order, stop, source, notes, tables } = started?;
         Ok(Self {
             shared,
             source: scheduling.is_none().then_some(source),
@@ -262,7 +265,7 @@ impl Live {
             memory,
             follow_hints,
             places,
-            llcs,
+            order,
             tables,
             begin: Instant::now(),
         })
@@ -311,7 +314,7 @@ impl Live {
         let now = self.shared.lock();
         let (loaded, sharing) = (now.loaded.clone()?, now.sharing.clone()?);
         drop(now);
-        sharing.evidence.score(&loaded.placement, self.llcs)
+        sharing.evidence.score(&loaded.placement, self.order)
     }
 
     /// Switches the events of the scheduler on or off, which cost CPU time at each switch of a CPU. They are of the whole host, whatever
@@ -531,6 +534,7 @@ fn scheduling_of(
 
 /// What a capture says when it has started.
 struct Started {
+    order: OnCaches,
     stop: StopHandle,
     source: Source,
     notes: Vec<String>,

@@ -1,5 +1,6 @@
 //! The last-level caches of a host, and how the numbers of its CPUs go through them.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// The last-level caches of a host on which each has equally many CPUs.
@@ -26,18 +27,17 @@ impl Caches {
     /// `None` if they are not regular: if one has more CPUs than another, or they take turns otherwise.
     #[must_use]
     pub fn of(caches: &[u32]) -> Option<Self> {
-        let mut seen: Vec<u32> = Vec::new();
+        let mut seen: BTreeMap<u32, usize> = BTreeMap::new();
         for cache in caches {
-            if !seen.contains(cache) {
-                seen.push(*cache);
-            }
+            let next = seen.len();
+            seen.entry(*cache).or_insert(next);
         }
         let runs = caches.chunk_by(|a, b| a == b).count();
         let count = u32::try_from(seen.len()).ok().filter(|count| *count > 0)?;
         let turns = u32::try_from(runs.div_ceil(seen.len())).ok()?;
         // One cache is passed once.
         let found = Self { count, turns: if count == 1 { 1 } else { turns } };
-        let is_there = |(cpu, cache): (usize, &u32)| seen.get(found.cache(cpu, caches.len())) == Some(cache);
+        let is_there = |(cpu, cache): (usize, &u32)| seen.get(cache) == Some(&found.cache(cpu, caches.len()));
         let is_regular = caches.len().is_multiple_of(found.count as usize * found.turns as usize);
         (is_regular && caches.iter().enumerate().all(is_there)).then_some(found)
     }

@@ -117,7 +117,7 @@ struct Score {
     paths: Vec<String>,
     /// A configuration itself, as the JSON that the scheduler reads.
     configuration: Option<Value>,
-    /// Last-level caches of the host that will run the scheduler [default: 2].
+    /// Last-level caches of the host that will run the scheduler [default: those of the sampled host, or 2].
     llcs: Option<u32>,
 }
 

@@ -3,40 +3,55 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use super::cell::Subcell;
+use super::placement::{Place, Placement};
 use crate::cluster::layout::{catch_all_is_near, share, Layout, Part};
-use crate::config::{Decision, Place, Placement, Subcell};
 use crate::sample::caches::Caches;
 use scxprof_base::cpus::MAX_CPUS;
 
 /// On which last-level caches groups are judged.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum OnCaches {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnCaches {
     /// On this many, on which groups are in an order that nobody knows.
     Random(u32),
-    /// On these, on which groups of scx_mitosis are in its order.
-    Known(Caches),
+    /// On these, on which groups of scx_mitosis are in its order; those of scx_layered are in one that nobody knows.
+    Known {
+        /// The caches.
+        caches: Caches,
+        /// The CPUs of the host.
+        cpus: usize,
+    },
+}
+
+impl From<u32> for OnCaches {
+    fn from(llcs: u32) -> Self {
+        Self::Random(llcs)
+    }
 }
 
 impl OnCaches {
+    /// On the caches of a host with so many CPUs, if they are known and there is a choice.
+    #[must_use]
+    pub fn known(caches: Option<Caches>, cpus: usize) -> Option<Self> {
+        let caches = caches.filter(|caches| caches.count > 1 && cpus <= MAX_CPUS as usize)?;
+        Some(Self::Known { caches, cpus })
+    }
+
     /// How many there are.
-    pub(crate) fn llcs(self) -> u32 {
+    #[must_use]
+    pub fn llcs(self) -> u32 {
         match self {
             Self::Random(llcs) => llcs,
-            Self::Known(caches) => caches.count,
+            Self::Known { caches, .. } => caches.count,
         }
     }
 }
 
-/// The last-level caches for which scx_mitosis has a choice, if they are known.
-pub(crate) fn known_caches(decision: &Decision) -> Option<Caches> {
-    decision.caches.filter(|caches| caches.count > 1 && decision.target_cpus <= MAX_CPUS as usize)
-}
-
 /// The threads of a group, and how many CPUs they would use.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Load {
-    pub(super) threads: usize,
-    pub(super) busy: f64,
+pub(crate) struct Load {
+    pub(crate) threads: usize,
+    pub(crate) busy: f64,
 }
 
 /// A cell of scx_mitosis.
@@ -57,28 +72,29 @@ impl Cell<'_> {
 }
 
 /// The cells with sampled threads and that of the root, by their cgroups.
-pub(super) struct Laid<'a> {
+pub(crate) struct Laid<'a> {
     cells: BTreeMap<Vec<&'a [u8]>, Cell<'a>>,
     /// CPUs of the host.
     cpus: usize,
     caches: Caches,
 }
 
-fn components(cgroup: &[u8]) -> Vec<&[u8]> {
+/// The components of a cgroup's path, by which scx_mitosis orders cells.
+pub(super) fn components(cgroup: &[u8]) -> Vec<&[u8]> {
     cgroup.split(|&byte| byte == b'/').filter(|part| !part.is_empty()).collect()
 }
 
 impl<'a> Laid<'a> {
-    /// Of threads in these places; `None` for scx_layered.
+    /// Of threads in these places; `None` for scx_layered, and for caches of which it is not known which CPUs they have.
     ///
     /// The number of the root's cell is 0, and the others follow in the order of the components of their paths, as scx_mitosis finds
     /// cgroups when it is loaded. Each has the same share of the CPUs.
-    pub(super) fn new(
+    pub(crate) fn new(
         placement: &'a Placement,
         places: impl Iterator<Item = &'a Place>,
-        cpus: usize,
-        caches: Caches,
+        order: OnCaches,
     ) -> Option<Self> {
+        let OnCaches::Known { caches, cpus } = order else { return None };
         let specs = placement.cells()?;
         let mut names: BTreeMap<Vec<&[u8]>, Option<&String>> = BTreeMap::from([(Vec::new(), None)]);
         let distinct: BTreeSet<(&[u8], Option<&String>)> =
@@ -94,7 +110,7 @@ impl<'a> Laid<'a> {
     }
 
     /// Where the groups run. Subcells without threads keep their CPUs, which the others of their cell borrow.
-    pub(super) fn layout(&self, groups: &[Place], loads: &[Load]) -> Layout {
+    pub(crate) fn layout(&self, groups: &[Place], loads: &[Load]) -> Layout {
         let mut group_of: BTreeMap<(Vec<&[u8]>, Option<&String>), usize> =
             groups.iter().map(|it| (components(&it.cgroup), it.subcell.as_ref())).zip(0..).collect();
         let mut parts = Vec::new();
@@ -117,7 +133,7 @@ impl<'a> Laid<'a> {
     }
 
     /// True if threads in this place, which is the catch-all of a divided cell, are on one last-level cache.
-    pub(super) fn is_near(&self, place: &Place) -> bool {
+    pub(crate) fn is_near(&self, place: &Place) -> bool {
         let cell = self.cells.get(&components(&place.cgroup)).filter(|_| place.is_rest);
         cell.is_some_and(|it| catch_all_is_near(self.caches, it.cpus.clone(), self.cpus, it.names().len()))
     }
@@ -128,7 +144,9 @@ mod tests {
     use super::*;
     use crate::sample::Task;
 
-    const TWO: Caches = Caches::side_by_side(2);
+    fn two(cpus: usize) -> OnCaches {
+        OnCaches::Known { caches: Caches::side_by_side(2), cpus }
+    }
 
     #[test]
     fn cells_follow_each_other_by_the_components_of_their_paths() {
@@ -138,7 +156,7 @@ mod tests {
         let place = |cgroup: &str, comm: &str| placement.place_of(&Task::new(cgroup.as_bytes(), comm.as_bytes()));
         let places = [("/a-b/w2", "x"), ("/a/w1", "io-1"), ("/", "x"), ("/a/w1", "x"), ("/a/w1/c", "io-2")];
         let places = places.map(|(cgroup, comm)| place(cgroup, comm));
-        let laid = Laid::new(&placement, places.iter(), 8, TWO).unwrap();
+        let laid = Laid::new(&placement, places.iter(), two(8)).unwrap();
         let cpus: Vec<_> = laid.cells.iter().map(|(path, cell)| (path.concat(), cell.cpus.clone())).collect();
         assert_eq!(cpus, [(b"".to_vec(), 0..3), (b"aw1".to_vec(), 3..6), (b"a-bw2".to_vec(), 6..8)]);
         // The catch-all, which is not written, of w1 has CPUs 3 and 4, and that of w2 CPU 6; the root's cell is not divided.
@@ -154,13 +172,13 @@ mod tests {
             {"name": "idle", "matches": [[{"CommPrefix": "idle-"}]]}, {"name": "rest", "matches": [[]]}]}]"#;
         let placement = Placement::parse(json).unwrap();
         let places = [&b"x"[..], b"io-1"].map(|comm| placement.place_of(&Task::new(b"/a", comm)));
-        let laid = Laid::new(&placement, places.iter(), 8, TWO).unwrap();
+        let laid = Laid::new(&placement, places.iter(), two(8)).unwrap();
         // CPUs 0 to 2 and 3 to 5; "idle" has no threads, and keeps the last two.
         let layout = laid.layout(&places, &[Load { threads: 1, busy: 1.0 }; 2]);
         assert!((layout.near(0, 0) - 1.0).abs() < 1e-9 && (layout.near(1, 1) - 5.0 / 9.0).abs() < 1e-9, "{layout:?}");
         assert!(laid.is_near(&places[0]) && !laid.is_near(&places[1]));
         // On fewer CPUs than subcells there is nothing to say of the last ones.
-        let none = Laid::new(&placement, places.iter(), 1, TWO).unwrap();
+        let none = Laid::new(&placement, places.iter(), two(1)).unwrap();
         let somewhere = none.layout(&places, &[Load { threads: 1, busy: 1.0 }; 2]).near(1, 1);
         assert!((somewhere - 0.5).abs() < 1e-9, "{somewhere}");
     }
