@@ -117,6 +117,23 @@ fn a_name_that_begins_another_one_is_kept_out_of_its_place() {
 }
 
 #[test]
+fn a_place_stands_after_those_whose_names_it_would_take() {
+    let thread = |(name, community, count): (&'static str, u32, u32)| {
+        (0..count).map(move |_| ("/", name.to_owned(), 100, Some(community)))
+    };
+    let groups = [("longest-name", 0, 2), ("web", 1, 3), ("webserver", 2, 5), ("db", 3, 4)];
+    let mut case = Case::new(&groups.into_iter().flat_map(thread).collect::<Vec<_>>());
+    // "longest-name" is the first, and shares with "web", which stands after "webserver".
+    for (a, b) in [(0, 0), (1, 1), (2, 2), (3, 3), (0, 1)] {
+        case.members.affinity.add(a, b, 100.0);
+    }
+    // "db", with the fewest busy threads, is in the catch-all.
+    let found = case.find(15, Some(caches(3)));
+    let names: Vec<&str> = found.configuration.cells[0].subcells.iter().map(|it| it.name.as_str()).collect();
+    assert_eq!(names, ["webserver", "longest-name+web", "rest"]);
+}
+
+#[test]
 fn each_place_has_as_many_names_as_a_subcell_takes() {
     // Five names each: only the catch-all can have two groups, or all of one.
     let threads: Vec<Thread> = (0..3u8)
