@@ -1,11 +1,13 @@
 //! Subcells that fit the caches: of fixed cases, and what always holds.
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 
 use super::aligned_cell::AlignedCell;
 use super::consumer::{subcell_of, Consumer};
 use super::fit::{find, Found};
-use super::{mitosis, CellOptions, CellSpecs, DecisionOptions, Member, Members, Note, Tally, Verdict};
+use super::{mitosis, Cell, CellOptions, CellSpecs, DecisionOptions, Member, Members, Note, Tally, Verdict};
 use crate::sample::caches::Caches;
 use crate::sample::Comm;
 
@@ -131,6 +133,59 @@ fn a_place_stands_after_those_whose_names_it_would_take() {
     let found = case.find(15, Some(caches(3)));
     let names: Vec<&str> = found.configuration.cells[0].subcells.iter().map(|it| it.name.as_str()).collect();
     assert_eq!(names, ["webserver", "longest-name+web", "rest"]);
+}
+
+#[test]
+fn a_prefix_that_begins_another_one_of_its_place_is_enough() {
+    let thread = |(name, community, count): (&'static str, u32, u32)| {
+        (0..count).map(move |_| ("/", name.to_owned(), 100, Some(community)))
+    };
+    let groups = [("webserver", 0, 2), ("web", 1, 3), ("db", 2, 4)];
+    let mut case = Case::new(&groups.into_iter().flat_map(thread).collect::<Vec<_>>());
+    for (a, b) in [(0, 0), (1, 1), (2, 2), (0, 1)] {
+        case.members.affinity.add(a, b, 100.0);
+    }
+    let subcells = &case.find(10, Some(caches(2))).configuration.cells[0].subcells;
+    assert_eq!(subcells.iter().map(|it| it.name.as_str()).collect::<Vec<_>>(), ["web", "rest"]);
+}
+
+#[test]
+fn what_the_host_has_no_cpus_for_is_in_a_place_and_nothing_else_is_said_of_it() {
+    let mut case = Case::new(&groups("/", 4, 2));
+    for a in 0..4 {
+        case.members.affinity.add(a, a, 100.0);
+    }
+    case.members.affinity.add(0, 1, 90.0);
+    let said = |case: &Case, caches: Option<Caches>| {
+        let found = case.find(4, caches);
+        let notes: Vec<&'static str> = found.configuration.notes.iter().map(kind).collect();
+        (found.configuration.cells[0].subcells.len(), notes)
+    };
+    assert_eq!(said(&case, None), (4, vec!["merged"]));
+    assert_eq!(said(&case, Some(caches(2))), (2, vec!["aligned"]));
+    // Cells for which there are no CPUs: their groups are laid out in the cell that takes them.
+    let mut threads = groups("/", 2, 4);
+    for at in 0..16 {
+        let cgroup = format!("/workload.slice/workload-tw-{at}.allotment.slice").leak();
+        let of_group = (at < 2).then_some((["ccc", "ddd"][at % 2], 100, Some(2 + at as u32)));
+        let (name, samples, community) = of_group.unwrap_or(("idle", 1, None));
+        threads.extend((0..4).map(|_| (&*cgroup, name.to_owned(), samples, community)));
+    }
+    let found = Case::new(&threads).find(16, Some(caches(4)));
+    let count = |cell: &Cell| (cell.name.clone(), cell.subcells.len());
+    let counts: Vec<_> = found.configuration.cells.iter().map(count).collect();
+    assert_eq!(counts, [("workload.slice".to_owned(), 2), ("rest".to_owned(), 2)]);
+    let places: BTreeSet<&String> = found.taken_by.iter().flatten().flatten().collect();
+    assert_eq!(places.iter().filter(|it| it.starts_with("workload.slice/")).count(), 2, "{places:?}");
+}
+
+fn kind(note: &Note) -> &'static str {
+    match note {
+        Note::Aligned(_) => "aligned",
+        Note::Merged { .. } => "merged",
+        Note::LeftOutOfHost { .. } => "left out",
+        _ => "other",
+    }
 }
 
 #[test]

@@ -235,8 +235,8 @@ fn a_watch_on_known_caches_gives_out_what_fits_them() {
     let given = |options, order: OnCaches, loaded: Option<String>| {
         let mut watch = FadingEvidence::new(options, order);
         watch.load(loaded);
-        let intervals = (0..3).map(|interval| watch.interval(&slices(&scenario, interval, &|it| it)).unwrap());
-        intervals.filter_map(|it| Some((it.new.clone()?, it))).next()
+        let mut intervals = (0..3).map(|interval| watch.interval(&slices(&scenario, interval, &|it| it)).unwrap());
+        intervals.find_map(|it| Some((it.new.clone()?, it)))
     };
     let subcells = |json: &str| config::mitosis::parse(json).unwrap()[0].subcells.len();
     let (each, _) = given(plain, OnCaches::Random(2), None).unwrap();
