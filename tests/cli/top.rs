@@ -285,6 +285,8 @@ fn a_configuration_is_written_and_its_file_not_replaced_unasked() {
         println!("SKIP: {test}: no call stacks here: {screen}");
     }
     terminal.press(&["Escape"]);
+    // Escape and q that come together are one key, Alt-q.
+    terminal.wait_for("the groups", |screen| !screen.contains("CODE THAT RUNS"));
     terminal.press(&["q"]);
     terminal.is_as_before("0");
 }

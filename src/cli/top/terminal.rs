@@ -6,6 +6,7 @@ use std::io::{self, IsTerminal, Stdout};
 use std::panic;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{anyhow, Context, Result};
@@ -14,11 +15,14 @@ use ratatui::Terminal;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::termios::{tcgetattr, tcsetattr, OptionalActions, Termios};
-use signal_hook::consts::{SIGCONT, SIGQUIT, SIGTSTP};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGQUIT, SIGTSTP};
 
 /// The other screen, no cursor; and back, without colours, with a cursor.
 const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l";
 const LEAVE: &[u8] = b"\x1b[0m\x1b[?25h\x1b[?1049l";
+
+/// How long the work may go on after the terminal is gone.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// How the terminal was.
 static BEFORE: OnceLock<(File, Termios)> = OnceLock::new();
@@ -74,6 +78,7 @@ impl Screen {
         };
         // SAFETY: the handler makes system calls alone: write, tcsetattr, and what ends the process.
         unsafe { signal_hook::low_level::register(SIGQUIT, quit) }.context("cannot handle SIGQUIT")?;
+        end_without_terminal()?;
         take()?;
         let terminal = Terminal::new(CrosstermBackend::new(io::stdout()));
         let terminal = terminal.inspect_err(|_| leave()).context("cannot use the terminal")?;
@@ -123,17 +128,37 @@ pub(super) fn is_ours() -> bool {
     IS_OURS.load(Ordering::Relaxed)
 }
 
-/// Waits for keys; false if the terminal is gone. crossterm itself would read what is gone again and again, forever.
+/// Waits for keys; false if the terminal is gone.
 pub(super) fn wait(limit: Duration) -> Result<bool> {
+    is_there(PollFlags::IN, Some(limit))
+}
+
+/// Waits for these events of the terminal; false if it is gone.
+fn is_there(events: PollFlags, limit: Option<Duration>) -> Result<bool> {
     let (terminal, _) = BEFORE.get().context("there is no terminal")?;
-    let mut polled = [PollFd::new(terminal, PollFlags::IN)];
-    match poll(&mut polled, Some(&Timespec::try_from(limit)?)) {
+    let mut polled = [PollFd::new(terminal, events)];
+    let limit = limit.map(Timespec::try_from).transpose()?;
+    match poll(&mut polled, limit.as_ref()) {
         // A signal.
         Err(Errno::INTR) => return Ok(true),
         done => done.context("the terminal")?,
     };
     let is_gone = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
     Ok(!polled.iter().any(|it| it.revents().intersects(is_gone)))
+}
+
+/// Ends the process if the terminal is gone and yet not given back. crossterm reads a terminal that is gone again and again, for ever,
+/// and [`wait`] cannot prevent all of that: it can go between the two.
+fn end_without_terminal() -> Result<()> {
+    let watch = || {
+        while let Ok(true) = is_there(PollFlags::empty(), None) {}
+        thread::sleep(GRACE);
+        if is_ours() {
+            signal_hook::low_level::exit(128 + SIGHUP);
+        }
+    };
+    thread::Builder::new().name("terminal".to_owned()).spawn(watch).context("cannot start a thread")?;
+    Ok(())
 }
 
 fn take() -> Result<()> {
@@ -165,9 +190,10 @@ fn write(bytes: &[u8]) {
 #[cfg(test)]
 mod tests {
     use std::io::Read;
-    use std::os::fd::{FromRawFd, OwnedFd};
+    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
     use std::os::unix::process::{CommandExt, ExitStatusExt};
-    use std::process::{Command, ExitStatus};
+    use std::process::{Child, Command, ExitStatus};
+    use std::time::Instant;
 
     use rustix::termios::LocalModes;
 
@@ -178,22 +204,25 @@ mod tests {
 
     /// A terminal: the side of the program that shows it, and that of the program in it.
     fn pair() -> (File, File) {
-        let (mut ours, mut theirs) = (-1, -1);
-        // SAFETY: both numbers are written; no name, no settings and no size are asked for.
-        let done = unsafe {
-            libc::openpty(&raw mut ours, &raw mut theirs, std::ptr::null_mut(), std::ptr::null(), std::ptr::null())
+        // No child has either by accident: the terminal is gone when `ours` is closed.
+        let ours = OpenOptions::new().read(true).write(true).open("/dev/ptmx").unwrap();
+        let (unlocked, flags): (libc::c_int, _) = (0, libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC);
+        // SAFETY: the first call reads a number, and the second takes one; ioctl_tty(2).
+        let theirs = unsafe {
+            assert_eq!(libc::ioctl(ours.as_raw_fd(), libc::TIOCSPTLCK, &raw const unlocked), 0);
+            libc::ioctl(ours.as_raw_fd(), libc::TIOCGPTPEER, flags)
         };
-        assert_eq!(done, 0, "{}", io::Error::last_os_error());
-        // SAFETY: both are open, and nothing else has them.
-        unsafe { (OwnedFd::from_raw_fd(ours).into(), OwnedFd::from_raw_fd(theirs).into()) }
+        assert!(theirs >= 0, "{}", io::Error::last_os_error());
+        // SAFETY: it is open, and nothing else has it.
+        (ours, unsafe { OwnedFd::from_raw_fd(theirs) }.into())
     }
 
-    /// Runs this test again in a terminal, where it ends as `end` says; what it wrote, its end, and the terminal's modes after that.
-    fn in_a_terminal(end: &str) -> (String, ExitStatus, LocalModes) {
-        let (mut ours, theirs) = pair();
-        let name = "cli::top::terminal::tests::the_terminal_is_given_back_after_a_panic_and_a_second_signal";
+    /// Runs this test again in a terminal, where it ends as `end` says: the process, and both sides of its terminal.
+    fn start(name: &str, end: &str) -> (Child, File, File) {
+        let (ours, theirs) = pair();
+        let name = format!("cli::top::terminal::tests::{name}");
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", name, "--nocapture"]).env(END, end).env("RUST_BACKTRACE", "0");
+        command.args(["--exact", &name, "--nocapture"]).env(END, end).env("RUST_BACKTRACE", "0");
         let of = || theirs.try_clone().unwrap();
         command.stdin(of()).stdout(of()).stderr(of());
         // SAFETY: both calls are async-signal-safe.
@@ -203,8 +232,13 @@ mod tests {
                 _ => Ok(()),
             });
         }
-        let mut child = command.spawn().unwrap();
-        drop(command);
+        (command.spawn().unwrap(), ours, theirs)
+    }
+
+    /// What it wrote, its end, and the modes of the terminal after that.
+    fn in_a_terminal(end: &str) -> (String, ExitStatus, LocalModes) {
+        let name = "the_terminal_is_given_back_after_a_panic_and_a_second_signal";
+        let (mut child, mut ours, theirs) = start(name, end);
         let (mut said, mut part) = (Vec::new(), [0; 4096]);
         let status = std::thread::scope(|scope| {
             let waits = scope.spawn(move || child.wait().unwrap());
@@ -255,5 +289,37 @@ mod tests {
             assert_eq!(status.code(), code, "{end}: {said:?}");
             assert_eq!(status.signal(), (end == "quit").then_some(SIGQUIT), "{end}: {said:?}");
         }
+    }
+    #[test]
+    fn nothing_reads_a_terminal_that_is_gone_for_ever() {
+        if std::env::var_os(END).is_some() {
+            let _signals = Signals::handle().unwrap();
+            let _screen = Screen::enter().unwrap();
+            // It opens the terminal.
+            ratatui::crossterm::event::poll(Duration::ZERO).unwrap();
+            while wait(Duration::from_secs(1)).unwrap() {}
+            // It went after the last look at it.
+            let _ = ratatui::crossterm::event::poll(Duration::ZERO);
+            std::process::exit(0);
+        }
+        let (mut child, mut ours, theirs) = start("nothing_reads_a_terminal_that_is_gone_for_ever", "gone");
+        let (mut said, mut part) = (Vec::new(), [0; 4096]);
+        while !said.windows(ENTER.len()).any(|it| it == ENTER) {
+            let count = ours.read(&mut part).unwrap();
+            said.extend_from_slice(&part[..count]);
+        }
+        drop((ours, theirs));
+        let begin = Instant::now();
+        let status = loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                break status;
+            }
+            if begin.elapsed() > Duration::from_secs(180) {
+                child.kill().unwrap();
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        // 0: crossterm says by itself that it is gone, and the thread is not needed any more.
+        assert_eq!(status.code(), Some(128 + SIGHUP), "{status}");
     }
 }
