@@ -1,5 +1,6 @@
 //! The configurations that are compared: what scxprof says, what names alone would say, and one that is wrong on purpose.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::process::{Command, Stdio};
@@ -62,7 +63,7 @@ pub fn make(profile: &str, llcs: u32, cpus: u32) -> Result<Vec<Arm>> {
     let mut arms = vec![
         Arm::new("none", Vec::new(), cpus)?,
         Arm::new("name", by_name(&samples), cpus)?,
-        Arm::new("crossed", crossed(&each.groups, &samples), cpus)?,
+        Arm::new("crossed", crossed(&each.groups, found.groups.len(), &samples), cpus)?,
         found,
         each,
     ];
@@ -132,29 +133,32 @@ fn by_name(samples: &BTreeMap<String, u64>) -> Groups {
     let all: u64 = classes.values().sum();
     let mut large: Vec<(&str, u64)> =
         classes.into_iter().filter(|(class, count)| !class.is_empty() && *count as f64 >= LEAST * all as f64).collect();
-    large.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    large.sort_by_key(|(_, count)| Reverse(*count));
     let mut groups: Groups = large.into_iter().take(MOST_SUBCELLS).map(|(class, _)| vec![class.to_owned()]).collect();
     // The first that matches takes a thread, so the longer prefix stands first.
-    groups.sort_by_key(|group| std::cmp::Reverse(group.first().map_or(0, String::len)));
+    groups.sort_by_key(|group| Reverse(group.first().map_or(0, String::len)));
     groups
 }
 
-/// The threads of each group dealt out to as many groups, two at least, so that those that share are apart.
-fn crossed(groups: &Groups, samples: &BTreeMap<String, u64>) -> Groups {
+/// The threads of each group dealt out to the subcells that scxprof's configuration has, and to the catch-all where that has groups,
+/// so that those that share are apart.
+fn crossed(groups: &Groups, subcells: usize, samples: &BTreeMap<String, u64>) -> Groups {
     let names: BTreeSet<&str> = samples.keys().map(String::as_str).collect();
     // A name that another one begins with cannot be told apart.
     let alone = |name: &&str| !names.iter().any(|other| other != name && other.starts_with(*name));
-    let mut dealt = vec![Vec::new(); groups.len().max(2)];
-    let mut at = 0;
-    for group in groups {
-        let of_group =
-            names.iter().copied().filter(|name| group.iter().any(|prefix| name.starts_with(prefix.as_str())));
-        for name in of_group.filter(alone) {
-            let count = dealt.len();
-            if let Some(into) = dealt.get_mut(at % count).filter(|into| into.len() < MOST_NAMES) {
-                into.push(name.to_owned());
-            }
-            at += 1;
+    let threads_of = |group: &Vec<String>| -> Vec<&str> {
+        let is_in = |name: &&str| group.iter().any(|prefix| name.starts_with(prefix.as_str()));
+        names.iter().copied().filter(is_in).filter(alone).collect()
+    };
+    let mut threads: Vec<Vec<&str>> = groups.iter().map(threads_of).collect();
+    // A subcell has few names: those of large groups first, which are more pairs that share.
+    threads.sort_by_key(|of_group| Reverse(of_group.len()));
+    let mut dealt = vec![Vec::new(); subcells];
+    // The catch-all is behind them.
+    let places = (subcells + usize::from(subcells < groups.len())).max(2);
+    for (name, at) in threads.concat().into_iter().zip((0..places).cycle()) {
+        if let Some(into) = dealt.get_mut(at).filter(|into| into.len() < MOST_NAMES) {
+            into.push(name.to_owned());
         }
     }
     dealt.retain(|group| !group.is_empty());
@@ -261,10 +265,14 @@ mod tests {
             ("pool", 1),
         ]);
         let found = groups(&[&["put-a", "get-a"], &["get-b", "put-b"], &["pool"]]);
-        let crossed = crossed(&found, &names);
-        assert_eq!(crossed, groups(&[&["get-a", "put-b"], &["put-a", "pool-1"], &["get-b", "pool-2"]]));
+        let crossed = |found: &Groups, subcells| super::crossed(found, subcells, &names);
+        assert_eq!(crossed(&found, 3), groups(&[&["get-a", "put-b"], &["put-a", "pool-1"], &["get-b", "pool-2"]]));
+        // One is in the catch-all, or all but one.
+        assert_eq!(crossed(&found, 2), groups(&[&["get-a", "put-b"], &["put-a", "pool-1"]]));
+        assert_eq!(crossed(&found, 1), groups(&[&["get-a", "get-b", "pool-1"]]));
         // One group becomes two.
-        assert_eq!(super::crossed(&groups(&[&["pool"]]), &names), groups(&[&["pool-1"], &["pool-2"]]));
+        assert_eq!(crossed(&groups(&[&["pool"]]), 1), groups(&[&["pool-1"]]));
+        assert_eq!(crossed(&groups(&[]), 0), groups(&[]));
     }
 
     #[test]

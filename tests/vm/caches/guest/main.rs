@@ -2,8 +2,8 @@
 //! emulator count their misses (tests/vm/caches/README.md).
 //!
 //! ```text
-//! proof-guest run machine=NAME llcs=2 workload=NAME,... scheduler=mitosis,... [rounds=5] [sample=4] [settle=0.15] [window=0.2]
-//!     [arms=none,...]
+//! proof-guest run machine=NAME llcs=2 workload=NAME,... scheduler=mitosis,... [rounds=5] [nones=3] [sample=4] [settle=0.15]
+//!     [window=0.2] [arms=none,...]
 //! proof-guest oracle llcs=2 workload=NAME,... [sample=4]
 //! proof-guest client PORT                          the client of memcached
 //! ```
@@ -98,6 +98,8 @@ struct Plan<'a> {
     llcs: u32,
     cpus: u32,
     rounds: u32,
+    /// How often the arm without a configuration runs in each round: where its threads are is chance, and all others are compared with it.
+    nones: u32,
     sample: &'a str,
     /// How long the workload runs before misses are counted, so that the caches are as full as they get.
     settle: Duration,
@@ -114,6 +116,7 @@ impl<'a> Plan<'a> {
             llcs,
             cpus,
             rounds: options.number("rounds", 5)?,
+            nones: options.number("nones", 3)?,
             sample: options.text("sample", "4"),
             settle: Duration::from_secs_f64(options.number("settle", 0.15)?),
             window: Duration::from_secs_f64(options.number("window", 0.2)?),
@@ -130,7 +133,7 @@ fn run(plan: &Plan, schedulers: &[&str], who: &Who, page: &mut Page) -> Result<(
     page.send(1, &fs::read(&profile)?);
     for scheduler in schedulers {
         // scx_layered gives layers CPUs by what they use, whatever the caches: there it is the same as scxprof's.
-        let mut arms: Vec<&Arm> = arms.iter().filter(|arm| *scheduler != "layered" || arm.name != "each").collect();
+        let arms: Vec<&Arm> = arms.iter().filter(|arm| *scheduler != "layered" || arm.name != "each").collect();
         for arm in &arms {
             let score = if *scheduler == "layered" { &arm.layered_score } else { &arm.score };
             println!("{} {scheduler} {}: {:?} score {}", plan.workload, arm.name, arm.groups, score["score"]["mid"]);
@@ -140,11 +143,13 @@ fn run(plan: &Plan, schedulers: &[&str], who: &Who, page: &mut Page) -> Result<(
                 "groups": arm.groups,
             }}));
         }
+        let again = (1..plan.nones).filter_map(|times| Some((*arms.iter().find(|arm| arm.name == "none")?, times)));
+        let mut runs: Vec<(&Arm, u32)> = arms.iter().map(|arm| (*arm, 0)).chain(again).collect();
         for round in 1..=plan.rounds {
             // Another one begins each round, so that none has always the caches of files that the workload before it left.
-            arms.rotate_left(usize::from(round > 1));
-            for arm in &arms {
-                one(plan, scheduler, arm, round, who, page)
+            runs.rotate_left(usize::from(round > 1));
+            for (arm, times) in &runs {
+                one(plan, scheduler, arm, round + times * plan.rounds, who, page)
                     .with_context(|| format!("{scheduler}, arm {}", arm.name))?;
             }
         }
@@ -179,7 +184,7 @@ fn one(plan: &Plan, scheduler: &str, arm: &Arm, round: u32, who: &Who, page: &mu
     running.check()?;
     page.line(&json!({"end": {
         "seconds": seconds, "switches": moves.switches, "migrations": moves.migrations, "crossings": moves.crossings, "units": units,
-        "places": places,
+        "by_instructions": workload.is_counted_by_instructions(), "places": places,
     }}));
     // The workload first: scx_layered gives CPUs back slowly.
     drop(workload);

@@ -31,8 +31,8 @@ enum Unit {
     Plugin,
     /// Requests that the servers answered.
     Requests,
-    /// Files that the build compiled.
-    Files,
+    /// Instructions: what the build compiles takes longer than a window.
+    Instructions,
 }
 
 /// A workload that runs. It ends when this is dropped.
@@ -56,7 +56,7 @@ impl Workload {
                 workload.start_servers()?;
             }
             "build" => {
-                workload.unit = Unit::Files;
+                workload.unit = Unit::Instructions;
                 fs::write(BUILT, "")?;
                 let forever = "while :; do make -s -B -j8 -C /build || exit 1; done";
                 workload.spawn(Command::new("sh").args(["-c", forever]))?;
@@ -84,11 +84,19 @@ impl Workload {
         self.children.last_mut().context("no child")
     }
 
+    /// Starts a program, and waits until it is ready and each thread that it announces has its name: a scheduler matches names.
     fn spawn_until_ready(&mut self, command: &mut Command) -> Result<()> {
         let child = self.spawn(command.stdout(Stdio::piped()))?;
         let mut lines = BufReader::new(child.stdout.take().context("no stdout")?).lines();
+        let (mut is_ready, mut announced, mut named) = (false, 0, 0);
         for line in lines.by_ref() {
-            if line?.starts_with("ready") {
+            let line = line?;
+            is_ready |= line.starts_with("ready");
+            named += usize::from(line.starts_with("thread "));
+            if let Some(threads) = line.strip_prefix("program threads=") {
+                announced = threads.parse()?;
+            }
+            if is_ready && named >= announced {
                 // Whoever writes more has a reader.
                 thread::spawn(move || lines.count());
                 return Ok(());
@@ -230,10 +238,14 @@ impl Workload {
     /// How much work was done until now; `None` where the plugin counts it.
     pub fn units(&self) -> Result<Option<u64>> {
         match self.unit {
-            Unit::Plugin => Ok(None),
             Unit::Requests => requests().map(Some),
-            Unit::Files => lines_of(BUILT).map(Some),
+            Unit::Plugin | Unit::Instructions => Ok(None),
         }
+    }
+
+    /// True if its instructions are the work.
+    pub fn is_counted_by_instructions(&self) -> bool {
+        self.unit == Unit::Instructions
     }
 
     fn end(&mut self) -> Result<()> {

@@ -107,6 +107,9 @@ struct End {
     crossings: u64,
     /// Where the workload counts its work and not the plugin.
     units: Option<u64>,
+    /// A million instructions are a unit.
+    #[serde(default)]
+    by_instructions: bool,
 }
 
 #[derive(Deserialize)]
@@ -200,7 +203,8 @@ impl Input {
             let end: End = read(end)?;
             let Open { begin, window, at } = open.take().context("the end of a round that has no begin")?;
             let mut round = window.context("the end of a round that has no window")?;
-            round.units = end.units.map_or(round.units, |units| units as f64);
+            let counted = if end.by_instructions { round.instructions / 1e6 } else { round.units };
+            round.units = end.units.map_or(counted, |units| units as f64);
             round.crossings = end.crossings as f64;
             round.seconds = end.seconds;
             if round.units <= 0.0 || round.seconds <= 0.0 {

@@ -45,6 +45,10 @@ impl Compared<'_> {
         self.arm.prediction.as_ref()?.score
     }
 
+    fn is_judged(&self) -> bool {
+        self.arm.prediction.as_ref().is_some_and(|it| it.locality.is_some())
+    }
+
     pub fn avoidable(&self) -> Option<f64> {
         self.arm.prediction.as_ref()?.avoidable
     }
@@ -77,11 +81,12 @@ pub struct Point {
     pub saved: f64,
 }
 
-/// The points of some arms. The arm without a configuration is none: what it saves is 0 by definition, and so is its score.
+/// The points of some arms. The arm without a configuration is none: what it saves is 0 by definition, and so is its score. Nor are those of
+/// which scxprof says that there is nothing to judge: too few misses can be avoided.
 pub fn points<'a>(arms: impl Iterator<Item = &'a Compared<'a>>) -> Vec<Point> {
     arms.filter(|it| it.arm.name != NONE)
         .filter_map(|it| {
-            let score = it.score()?.mid;
+            let score = it.score().filter(|_| it.is_judged())?.mid;
             let product = it.avoidable().map(|avoidable| score * avoidable);
             Some(Point { score, product, saved: it.saved()?.mid })
         })

@@ -33,7 +33,8 @@ pub fn parts(input: &Input, arms: &[Compared], ranks: &[Rank], verdicts: Vec<Str
             "saved: the part of the misses of none that an arm does not have, by the means of both; instructions, moves to another"
                 .to_owned(),
             "last-level cache: per unit, too; ± and [ ]: 95 % intervals".to_owned(),
-            "score, locality, avoidable: what scxprof score says beforehand".to_owned(),
+            "score, locality, avoidable: what scxprof score says beforehand; without a locality it says that there is nothing to judge"
+                .to_owned(),
         ]));
         parts.push(Part::Heading("Rank correlation with the saved part".to_owned()));
         parts.push(Part::Table(1, table("workload|arms|score|score x avoidable", ranks.iter().map(ranked))));

@@ -161,6 +161,37 @@ fn a_round_without_an_end_is_left_out() {
 }
 
 #[test]
+fn arms_of_which_the_score_says_nothing_have_no_rank() {
+    let dir = tempfile::tempdir().unwrap();
+    let judged = |line: &str| line.contains("\"table\"") && line.contains("prediction");
+    let unjudged: String = made()
+        .lines()
+        .map(|line| {
+            let locality = line.find("\"locality\"").filter(|_| judged(line));
+            let avoidable = line.find(",\"avoidable\"").unwrap_or(line.len());
+            locality
+                .map_or(format!("{line}\n"), |at| format!("{}\"locality\":null{}\n", &line[..at], &line[avoidable..]))
+        })
+        .collect();
+    let (_, said) = with(dir.path(), &unjudged, &[]);
+    let ranks: Vec<&str> = said.lines().skip_while(|line| !line.starts_with("Rank")).skip(2).take(3).collect();
+    let counts = ranks.iter().map(|line| line.split_whitespace().take(2).collect::<Vec<_>>()).collect::<Vec<_>>();
+    assert_eq!(counts, [["pairs", "3"], ["table", "0"], ["all", "3"]], "{said}");
+}
+
+#[test]
+fn instructions_are_the_work_where_the_guest_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let by_instructions = round(("build", "none", 1), 200)
+        .replace("\"units\":60", "\"units\":0")
+        .replace("\"units\":40", "\"units\":0")
+        .replace("\"crossings\":5", "\"crossings\":5,\"by_instructions\":true");
+    let (_, said) = with(dir.path(), &by_instructions, &[]);
+    // Both groups have a million together, and 200 misses.
+    assert!(said.contains("  build     none     200 "), "{said}");
+}
+
+#[test]
 fn what_is_no_output_is_refused_in_one_sentence() {
     let dir = tempfile::tempdir().unwrap();
     let made = made();
