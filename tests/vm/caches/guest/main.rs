@@ -2,7 +2,7 @@
 //! emulator count their misses (tests/vm/caches/README.md).
 //!
 //! ```text
-//! proof-guest run machine=NAME llcs=2 workload=NAME,... scheduler=mitosis,... [rounds=5] [nones=3] [sample=4] [settle=0.15]
+//! proof-guest run machine=NAME llcs=2 workload=NAME,... scheduler=mitosis,... [rounds=5] [nones=3] [sample=10] [settle=0.15]
 //!     [window=0.2] [arms=none,...]
 //! proof-guest oracle llcs=2 workload=NAME,... [sample=4]
 //! proof-guest client PORT                          the client of memcached
@@ -117,7 +117,7 @@ impl<'a> Plan<'a> {
             cpus,
             rounds: options.number("rounds", 5)?,
             nones: options.number("nones", 3)?,
-            sample: options.text("sample", "4"),
+            sample: options.text("sample", "10"),
             settle: Duration::from_secs_f64(options.number("settle", 0.15)?),
             window: Duration::from_secs_f64(options.number("window", 0.2)?),
             arms: options.list("arms"),
