@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{pipe, BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,14 +15,17 @@ use crate::support::alone;
 
 const GROUPS: [&str; 3] = ["alpha", "beta", "gamma"];
 const SIZE: usize = 3;
-/// How long the program runs.
+/// How long the program runs at least, and how often each group then has passed its byte on: a slow machine takes longer for that.
 const TIME: Duration = Duration::from_millis(2500);
+const PASSES: u64 = 2000;
 
 /// The program: each group passes a byte around, the lone threads sleep and wake nobody.
 pub fn rings() {
+    static PASSED: [AtomicU64; GROUPS.len()] = [const { AtomicU64::new(0) }; GROUPS.len()];
     let end = Instant::now() + TIME;
+    let is_over = move || Instant::now() > end && PASSED.iter().all(|passed| passed.load(Ordering::Relaxed) >= PASSES);
     let mut threads = Vec::new();
-    for group in GROUPS {
+    for (group, passed) in GROUPS.iter().zip(&PASSED) {
         let pipes: Vec<_> = (0..SIZE).map(|_| pipe().unwrap()).collect();
         let (mut readers, mut writers): (Vec<_>, Vec<_>) = pipes.into_iter().unzip();
         // Each reads from its own and writes to the next.
@@ -32,9 +36,10 @@ pub fn rings() {
                 name(&format!("{group}-{number}"));
                 let mut byte = [0];
                 while reader.read_exact(&mut byte).is_ok() {
-                    if Instant::now() > end || writer.write_all(&byte).is_err() {
+                    if is_over() || writer.write_all(&byte).is_err() {
                         break;
                     }
+                    passed.fetch_add(1, Ordering::Relaxed);
                     thread::sleep(Duration::from_micros(100));
                 }
             }));
@@ -43,7 +48,7 @@ pub fn rings() {
     for number in 0..SIZE {
         threads.push(thread::spawn(move || {
             name(&format!("lone-{number}"));
-            while Instant::now() < end {
+            while !is_over() {
                 thread::sleep(Duration::from_millis(1));
             }
         }));
