@@ -93,9 +93,12 @@ archive "$work/root" | cat "$cache/suite.cpio" - ${VM_EXTRA:+"$VM_EXTRA"} >"$wor
 plugin=()
 if [ -n "${VM_CACHES:-}" ]; then
     cc -std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -Werror -shared -fPIC -o "$work/caches.so" "$vm/caches/caches.c"
-    # The guest's RAM, which the plugin reads, is not written to a disk if that can be.
+    # The guest's RAM, which the plugin reads, is not written to a disk if that can be. The file has no name, so that nothing is left of it
+    # however this ends.
     ram=$(mktemp -p "$([ -w /dev/shm ] && echo /dev/shm || echo "$work")")
-    trap 'rm -rf "$work" "$ram"' EXIT
+    exec {fd}<>"$ram"
+    rm "$ram"
+    ram=/proc/self/fd/$fd
     truncate -s 2048M "$ram"
     plugin=(-object "memory-backend-file,id=ram,size=2048M,mem-path=$ram,share=on" -machine "pc,memory-backend=ram"
         -plugin "$work/caches.so,ram=$ram,$VM_CACHES")
