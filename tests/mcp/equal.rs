@@ -65,6 +65,9 @@ fn answers_are_those_of_the_command_line() {
     let configuration: Value = json(&["extract", "-f", &samples_at, "-o", "-"]);
     let layered: Value = json(&["extract", "-f", &samples_at, "-o", "-", "--target", "layered"]);
     let of_sched = |args: &[&str]| json(&[&["sched", "--json", "--limit=0", "-f", &sched_at], args].concat());
+    let target = ["--target-cpus=8", "--target-llcs=2"];
+    let on_caches: Value = json(&[&["extract", "-f", &samples_at, "-o", "-"], &target[..]].concat());
+    assert_ne!(on_caches, json(&["extract", "-f", &samples_at, "-o", "-", target[0]]));
     let wakers = {
         let mut wakers = of_sched(&["--wakers"]);
         for name in ["lines", "by", "line_count"] {
@@ -100,6 +103,11 @@ fn answers_are_those_of_the_command_line() {
             json!({ "scheduler": scheduler, "configuration": configuration }),
         );
     }
+    expect(
+        "make_configuration",
+        json!({ "source": samples, "target_cpus": 8, "target_llcs": 2 }),
+        json!({ "scheduler": "mitosis", "configuration": on_caches }),
+    );
     expect("diff", json!({ "before": samples, "after": other }), json(&["diff", "--json", &samples_at, &other_at]));
     expect("diff", json!({ "before": "cells.json", "after": samples }), json(&["diff", "--json", &cells, &samples_at]));
     expect(
@@ -235,6 +243,8 @@ fn what_cannot_be_answered_says_why_and_what_to_do() {
         ("profile_start", json!({ "frequency": 1, "period": 1 }), "invalid_arguments"),
         ("capture_start", json!({ "duration_s": 0 }), "invalid_arguments"),
         ("capture_start", json!({ "target_cpus": 0 }), "invalid_arguments"),
+        ("capture_start", json!({ "target_llcs": 0 }), "invalid_arguments"),
+        ("make_configuration", json!({ "source": samples, "target_llcs": u32::MAX }), "invalid_arguments"),
         (
             "score_configuration",
             json!({ "source": samples, "paths": ["cells.json"], "llcs": u32::MAX }),

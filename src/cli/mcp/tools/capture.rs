@@ -12,10 +12,11 @@ use super::super::error::{Kind, ToolError};
 use super::super::page::Document;
 use super::scheduler::Scheduler;
 use super::{tool, Effect, Nothing, Tool};
-use crate::cli::args::MAX_CPUS;
+use crate::cli::args::{MAX_CPUS, MAX_LLCS};
 use crate::cli::decision::{cache, SCXPROF};
 use crate::config::CellOptions;
 use crate::host::limits;
+use crate::sample::caches::Caches;
 use crate::sample::Source;
 use crate::session::{AnalysisOptions, HostOptions, LiveOptions, Snapshot, Whose};
 
@@ -66,6 +67,8 @@ struct Start {
     scheduler: Scheduler,
     /// CPUs of the host that will run the scheduler [default: those of this host].
     target_cpus: Option<u32>,
+    /// Last-level caches of that host, with CPUs side by side [default: those of this host, if target_cpus is not given].
+    target_llcs: Option<u32>,
     /// Cells of one's own, each NAME=REGEX of the paths of cgroups; the first that matches wins.
     #[serde(default)]
     cells: Vec<String>,
@@ -139,9 +142,13 @@ fn start(context: &Context, start: &Start) -> Result<Document, ToolError> {
     if start.target_cpus.is_some_and(|cpus| !(1..=MAX_CPUS).contains(&i64::from(cpus))) {
         return Err(ToolError::new(Kind::InvalidArguments, format!("target_cpus: it must be from 1 to {MAX_CPUS}")));
     }
+    if start.target_llcs.is_some_and(|llcs| !(1..=MAX_LLCS).contains(&i64::from(llcs))) {
+        return Err(ToolError::new(Kind::InvalidArguments, format!("target_llcs: it must be from 1 to {MAX_LLCS}")));
+    }
     let analysis = AnalysisOptions {
         cells: CellOptions { cells: start.cells.clone(), ..CellOptions::default() },
         target_cpus: start.target_cpus.map(|cpus| cpus as usize),
+        caches: start.target_llcs.map(Caches::side_by_side),
         scheduler: start.scheduler.of_config(),
         score: true,
         symbols: true,

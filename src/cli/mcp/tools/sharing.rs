@@ -44,6 +44,8 @@ struct Selected {
     to: Option<String>,
     /// CPUs of the host that will run the scheduler [default: those of the recorded host]. Fewer CPUs merge groups.
     target_cpus: Option<u32>,
+    /// Last-level caches of that host, with CPUs side by side [default: those of the recorded host, if target_cpus is not given].
+    target_llcs: Option<u32>,
     /// Cells of one's own, each NAME=REGEX of the paths of cgroups; the first that matches wins.
     #[serde(default)]
     cells: Vec<String>,
@@ -53,13 +55,15 @@ impl Selected {
     fn add(&self, line: Line) -> Line {
         let line = line.options("--comm", &self.comm).options("--cgroup", &self.cgroup).options("--pid", &self.pid);
         let line = line.option_if("--from", self.from.as_ref()).option_if("--to", self.to.as_ref());
-        line.option_if("--target-cpus", self.target_cpus.as_ref()).options("--cell", &self.cells)
+        let line = line.option_if("--target-cpus", self.target_cpus.as_ref());
+        line.option_if("--target-llcs", self.target_llcs.as_ref()).options("--cell", &self.cells)
     }
 
     /// The report of the last sharing window of the capture.
     fn live(&self, context: &Context) -> Result<Document, ToolError> {
         let selected = [!self.comm.is_empty(), !self.cgroup.is_empty(), !self.pid.is_empty(), self.from.is_some()];
-        if selected.contains(&true) || self.to.is_some() || self.target_cpus.is_some() || !self.cells.is_empty() {
+        let decided = [self.target_cpus.is_some(), self.target_llcs.is_some(), !self.cells.is_empty()];
+        if selected.contains(&true) || self.to.is_some() || decided.contains(&true) {
             return Err(only_of_recordings("a selection"));
         }
         let analysis = analysis(context)?;
@@ -105,6 +109,8 @@ struct OneGroup {
     group: String,
     /// CPUs of the host that will run the scheduler [default: those of the recorded host].
     target_cpus: Option<u32>,
+    /// Last-level caches of that host, with CPUs side by side [default: those of the recorded host, if target_cpus is not given].
+    target_llcs: Option<u32>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -131,6 +137,8 @@ struct Make {
     scheduler: Scheduler,
     /// CPUs of the host that will run the scheduler [default: those of the recorded host].
     target_cpus: Option<u32>,
+    /// Last-level caches of that host, with CPUs side by side [default: those of the recorded host, if target_cpus is not given].
+    target_llcs: Option<u32>,
     /// Cells of one's own, each NAME=REGEX of the paths of cgroups; the first that matches wins.
     #[serde(default)]
     cells: Vec<String>,
@@ -251,10 +259,10 @@ fn find_sharing(context: &Context, selected: &Selected) -> Result<Document, Tool
 
 fn explain_group(
     context: &Context,
-    OneGroup { source, group: name, target_cpus }: &OneGroup,
+    OneGroup { source, group: name, target_cpus, target_llcs }: &OneGroup,
 ) -> Result<Document, ToolError> {
-    let mut document =
-        Selected { source: source.clone(), target_cpus: *target_cpus, ..Selected::default() }.report(context)?;
+    let (source, target_cpus, target_llcs) = (source.clone(), *target_cpus, *target_llcs);
+    let mut document = Selected { source, target_cpus, target_llcs, ..Selected::default() }.report(context)?;
     let text = |value: &Value, name: &str| value[name].as_str().unwrap_or_default().to_owned();
     let mut all = Vec::new();
     for cell in document.value["cells"].as_array_mut().into_iter().flatten() {
@@ -363,8 +371,8 @@ fn score_live(context: &Context, score: &Score) -> Result<Document, ToolError> {
 fn make(context: &Context, make: &Make) -> Result<Document, ToolError> {
     let place = make.write_to.as_deref().map(|path| context.new_place(path)).transpose()?;
     if make.source == LIVE {
-        if make.target_cpus.is_some() || !make.cells.is_empty() {
-            return Err(only_of_recordings("target_cpus or cells"));
+        if make.target_cpus.is_some() || make.target_llcs.is_some() || !make.cells.is_empty() {
+            return Err(only_of_recordings("target_cpus, target_llcs or cells"));
         }
         let analysis = analysis(context)?;
         let refused = |error: crate::session::Error| ToolError::new(Kind::NoResult, error.to_string());
@@ -378,6 +386,7 @@ fn make(context: &Context, make: &Make) -> Result<Document, ToolError> {
     let recording = context.recording(&make.source)?;
     let line = Line::new(&["extract", "-o", "-"]).option("--file", &recording.path);
     let line = line.option("--target", make.scheduler.name()).option_if("--target-cpus", make.target_cpus.as_ref());
+    let line = line.option_if("--target-llcs", make.target_llcs.as_ref());
     let (text, document) = context.text(&line.options("--cell", &make.cells))?;
     made(context, make.scheduler, &text, place.as_ref(), document)
 }
