@@ -63,7 +63,7 @@ pub fn make(profile: &str, llcs: u32, cpus: u32) -> Result<Vec<Arm>> {
     let mut arms = vec![
         Arm::new("none", Vec::new(), cpus)?,
         Arm::new("name", by_name(&samples), cpus)?,
-        Arm::new("crossed", crossed(&each.groups, found.groups.len(), &samples), cpus)?,
+        Arm::new("crossed", crossed(&each.groups, llcs as usize, &samples), cpus)?,
         found,
         each,
     ];
@@ -140,9 +140,9 @@ fn by_name(samples: &BTreeMap<String, u64>) -> Groups {
     groups
 }
 
-/// The threads of each group dealt out to the subcells that scxprof's configuration has, and to the catch-all where that has groups,
-/// so that those that share are apart.
-fn crossed(groups: &Groups, subcells: usize, samples: &BTreeMap<String, u64>) -> Groups {
+/// The threads of each group dealt out to as many places as there are caches, the catch-all among them, so that those that share are on
+/// different caches.
+fn crossed(groups: &Groups, llcs: usize, samples: &BTreeMap<String, u64>) -> Groups {
     let names: BTreeSet<&str> = samples.keys().map(String::as_str).collect();
     // A name that another one begins with cannot be told apart.
     let alone = |name: &&str| !names.iter().any(|other| other != name && other.starts_with(*name));
@@ -153,10 +153,9 @@ fn crossed(groups: &Groups, subcells: usize, samples: &BTreeMap<String, u64>) ->
     let mut threads: Vec<Vec<&str>> = groups.iter().map(threads_of).collect();
     // A subcell has few names: those of large groups first, which are more pairs that share.
     threads.sort_by_key(|of_group| Reverse(of_group.len()));
-    let mut dealt = vec![Vec::new(); subcells];
-    // The catch-all is behind them.
-    let places = (subcells + usize::from(subcells < groups.len())).max(2);
-    for (name, at) in threads.concat().into_iter().zip((0..places).cycle()) {
+    let mut dealt = vec![Vec::new(); llcs.saturating_sub(1)];
+    // What comes last is left to the catch-all.
+    for (name, at) in threads.concat().into_iter().zip((0..llcs).cycle()) {
         if let Some(into) = dealt.get_mut(at).filter(|into| into.len() < MOST_NAMES) {
             into.push(name.to_owned());
         }
@@ -265,14 +264,11 @@ mod tests {
             ("pool", 1),
         ]);
         let found = groups(&[&["put-a", "get-a"], &["get-b", "put-b"], &["pool"]]);
-        let crossed = |found: &Groups, subcells| super::crossed(found, subcells, &names);
-        assert_eq!(crossed(&found, 3), groups(&[&["get-a", "put-b"], &["put-a", "pool-1"], &["get-b", "pool-2"]]));
-        // One is in the catch-all, or all but one.
-        assert_eq!(crossed(&found, 2), groups(&[&["get-a", "put-b"], &["put-a", "pool-1"]]));
-        assert_eq!(crossed(&found, 1), groups(&[&["get-a", "get-b", "pool-1"]]));
-        // One group becomes two.
-        assert_eq!(crossed(&groups(&[&["pool"]]), 1), groups(&[&["pool-1"]]));
-        assert_eq!(crossed(&groups(&[]), 0), groups(&[]));
+        let crossed = |found: &Groups, llcs| super::crossed(found, llcs, &names);
+        assert_eq!(crossed(&found, 2), groups(&[&["get-a", "get-b", "pool-1"]]));
+        assert_eq!(crossed(&found, 3), groups(&[&["get-a", "put-b"], &["put-a", "pool-1"]]));
+        assert_eq!(crossed(&groups(&[&["pool"]]), 4), groups(&[&["pool-1"], &["pool-2"]]));
+        assert_eq!(crossed(&groups(&[]), 2), groups(&[]));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Whether each access that scxprof recovered has happened: the plugin keeps all accesses of the workload in the meantime.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
@@ -12,14 +12,14 @@ use crate::plugin::{self, Page, PAIRS, TRIPLES};
 use crate::who::Who;
 use crate::workloads::{self, Workload};
 
-/// Samples a workload while the plugin keeps its accesses, and asks it for each access of a sample.
-pub fn check(name: &str, seconds: &str, who: &Who, page: &mut Page) -> Result<()> {
+/// Samples a workload, `freq` times a second on each CPU, while the plugin keeps its accesses, and asks it for each access of a sample.
+pub fn check(name: &str, seconds: &str, freq: &str, who: &Who, page: &mut Page) -> Result<()> {
     let workload = Workload::start(name, 1)?;
     let groups: BTreeMap<u64, u64> =
         workload.put(who)?.into_iter().map(|(process, group)| (u64::from(process), u64::from(group))).collect();
     plugin::warm();
     plugin::record();
-    workloads::sample(&workload, seconds, "/tmp/oracle.tar.gz")?;
+    workloads::sample(&workload, seconds, &["--freq", freq], "/tmp/oracle.tar.gz")?;
     plugin::end();
     drop(workload);
     let lines = format!("/tmp/oracle-{name}");
@@ -34,6 +34,8 @@ pub fn check(name: &str, seconds: &str, who: &Who, page: &mut Page) -> Result<()
         samples.insert((line["tid"].as_u64(), line["time"].to_string()));
         triples.push([*group, hex(&line["ip"])?, hex(&line["addr"])?]);
     }
+    // The guest's files are in its RAM.
+    fs::remove_dir_all(&lines)?;
     page.line(&json!({"oracle": {"workload": name, "samples": samples.len(), "accesses": triples.len()}}));
     for some in triples.chunks(TRIPLES) {
         page.ask(some);

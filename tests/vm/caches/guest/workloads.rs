@@ -286,9 +286,10 @@ fn pin(thread: i32, cpus: std::ops::Range<usize>) {
     unsafe { libc::sched_setaffinity(thread, size_of_val(&set), &raw const set) };
 }
 
-/// Samples a workload for some seconds of its work into a profile, which takes the place of an earlier one.
-pub fn sample(workload: &Workload, seconds: &str, profile: &str) -> Result<()> {
-    let words = ["record", "--source", "timer", "-t", seconds, "-o", profile];
+/// Samples a workload for some seconds of its work into a profile, which takes the place of an earlier one. `more` are options of
+/// `scxprof record`.
+pub fn sample(workload: &Workload, seconds: &str, more: &[&str], profile: &str) -> Result<()> {
+    let words = [&["record", "--source", "timer", "-t", seconds, "-o", profile], more].concat();
     let cpus = thread::available_parallelism()?.get();
     if fs::exists(profile)? {
         fs::remove_file(profile)?;
