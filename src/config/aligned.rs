@@ -2,7 +2,8 @@
 //!
 //! scx_mitosis gives the subcells of a cell equal parts of its CPUs, side by side, and lends idle CPUs to the others. So a subcell
 //! can lie on two caches, or run on lent CPUs of another one, and what its threads share is in both. Subcells that each fill whole
-//! caches have neither fault, and as groups can be together in one of them, there is often such a configuration.
+//! caches have neither fault, and as groups can be together in one of them, there is often such a configuration. Where there are more
+//! caches than groups, subcells without threads make the others small enough for a cache; what they have is lent.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,6 +23,10 @@ use crate::sample::Comm;
 
 /// A smaller difference of what stays in one cache is none.
 const CLEARLY: f64 = 0.01;
+/// The name of a subcell without threads.
+const SPARE: &str = "spare";
+/// The prefix that it matches, with a number behind it: 15 bytes, all that a name can have.
+const NOBODY: &str = "no-such-thread";
 
 /// A configuration whose subcells fit the caches.
 pub(super) struct Aligned {
@@ -75,6 +80,7 @@ pub(super) fn aligned(
             cell: cell.name.clone(),
             caches: cpus.caches.count,
             groups: found.groups(&cell.subcells),
+            spare: arrangement.spare,
             subcells: now.subcells.len().max(1),
             kept,
         }));
@@ -119,6 +125,8 @@ struct Arrangement {
     /// The place of each subcell, in the scheduler's numbering; that of the catch-all is 0.
     place_of: Vec<usize>,
     places: usize,
+    /// Places without threads behind them.
+    spare: usize,
 }
 
 /// The number of a subcell for the scheduler, of its place in the file.
@@ -215,23 +223,30 @@ impl CellFacts<'_> {
         let places: Vec<usize> = (0..of_now.busy.len()).collect();
         let kept_now = of_now.worth(&places, &self.parts(places.len())).kept;
         // As `decide` counts them: the first cells may have one CPU more, but not if an idle cgroup is one more cell.
-        let most = found.subcells.len().min(MAX_SUBCELLS).min(self.cpus.share());
-        let parts: Vec<Parts> = (0..=most).map(|count| self.parts(count)).collect();
+        let room = MAX_SUBCELLS.min(self.cpus.share());
+        let most = found.subcells.len().min(room);
+        let parts: Vec<Parts> = (0..=room).map(|count| self.parts(count)).collect();
+        // More parts than runs of CPUs with one cache are not more often within one.
+        let runs = (self.cpus.caches.count as usize).saturating_mul(self.cpus.caches.turns as usize).min(room);
         let units = Units::new(&found.subcells);
         let mut candidates: Vec<(Arrangement, Worth)> = Vec::new();
         for place_of in arrangements(found.subcells.len(), most) {
             let places = place_of.iter().max().map_or(1, |it| it + 1);
-            let Some(parts) = parts.get(places).filter(|_| places > 1) else { continue };
+            if places < 2 {
+                continue;
+            }
             let Some(arrangement) = units.in_order(&place_of, places) else { continue };
-            let worth = census.worth(&arrangement.place_of, parts);
-            candidates.push((arrangement, worth));
+            for (spare, parts) in parts.iter().take(runs.max(places) + 1).skip(places).enumerate() {
+                let worth = census.worth(&arrangement.place_of, parts);
+                candidates.push((Arrangement { spare, ..arrangement.clone() }, worth));
+            }
         }
         let best = candidates.iter().map(|it| it.1.kept).fold(0.0, f64::max);
         candidates.retain(|it| it.1.kept >= best - CLEARLY);
         // Fewer places leave each thread more CPUs; and threads that were not sampled run in the catch-all.
         let (arrangement, worth) = candidates.into_iter().min_by(|(a, of_a), (b, of_b)| {
             let by_load = of_a.busiest.total_cmp(&of_b.busiest).then(of_a.catch_all.total_cmp(&of_b.catch_all));
-            a.places.cmp(&b.places).then(by_load).then(of_b.kept.total_cmp(&of_a.kept))
+            (a.places + a.spare).cmp(&(b.places + b.spare)).then(by_load).then(of_b.kept.total_cmp(&of_a.kept))
         })?;
         (worth.kept > kept_now + CLEARLY).then_some((arrangement, [kept_now, worth.kept]))
     }
@@ -282,13 +297,11 @@ impl Census {
             let of = |(a, near): (&f64, &Vec<f64>)| a * near.iter().zip(b).map(|(near, b)| near * b).sum::<f64>();
             a.iter().zip(&parts.near).map(of).sum()
         };
-        let near: Vec<Vec<f64>> = on.iter().map(|a| on.iter().map(|b| near(a, b)).collect()).collect();
         let mut kept = 0.0;
         for (shared, a) in self.shared.iter().zip(place_of) {
-            for (shared, b) in shared.iter().zip(place_of) {
-                if *shared > 0.0 {
-                    kept += shared * near.get(*a).and_then(|it| it.get(*b)).copied().unwrap_or_default();
-                }
+            for (shared, b) in shared.iter().zip(place_of).filter(|it| *it.0 > 0.0) {
+                let (Some(a), Some(b)) = (on.get(*a), on.get(*b)) else { continue };
+                kept += shared * near(a, b);
             }
         }
         let load = busy.iter().zip(&parts.cpus).map(|(busy, cpus)| busy / cpus.max(f64::MIN_POSITIVE));
@@ -373,7 +386,7 @@ impl Units {
             return None;
         }
         let number = |place: &usize| order.iter().position(|it| it == place);
-        Some(Arrangement { place_of: place_of.iter().map(number).collect::<Option<_>>()?, places })
+        Some(Arrangement { place_of: place_of.iter().map(number).collect::<Option<_>>()?, places, spare: 0 })
     }
 }
 
@@ -389,27 +402,33 @@ impl Arrangement {
     fn subcells(&self, found: &Cell, bases: &[Basis], members: &Members) -> Option<Arranged> {
         let units = Units::new(&found.subcells);
         let place_of = |at: usize| self.place_of.get(number(&found.subcells, at)).copied();
+        let basis_of = |place: usize| {
+            let of = bases.iter().enumerate().filter(|it| place_of(it.0) == Some(place)).map(|it| it.1);
+            joint_basis(&of.collect::<Vec<_>>(), members)
+        };
         let mut arranged = Arranged { subcells: Vec::new(), bases: Vec::new(), place_of: Vec::new() };
         let mut taken = BTreeSet::from([Subcell::catch_all().name]);
-        for place in (1..self.places).chain([0]) {
-            let of: Vec<&Basis> =
-                bases.iter().enumerate().filter(|it| place_of(it.0) == Some(place)).map(|it| it.1).collect();
-            let basis = joint_basis(&of, members);
-            if place == 0 {
-                arranged.bases.push(Basis { class: None, ..basis });
-                arranged.subcells.push(Subcell::catch_all());
-                continue;
-            }
-            arranged.bases.push(basis);
-            let prefixes = units.of_place(&self.place_of, place);
-            let base = joint_name(&prefixes);
+        let mut name_of = |base: &str| {
             let numbered = (2_usize..).map(|number| format!("{base}-{number}"));
-            let name = std::iter::once(base.clone()).chain(numbered).find(|name| !taken.contains(name))?;
+            let name = std::iter::once(base.to_owned()).chain(numbered).find(|name| !taken.contains(name))?;
             taken.insert(name.clone());
+            Some(name)
+        };
+        for place in 1..self.places {
+            arranged.bases.push(basis_of(place));
+            let prefixes = units.of_place(&self.place_of, place);
+            let name = name_of(&joint_name(&prefixes))?;
             let matches = prefixes.into_iter().map(|prefix| vec![prefix]).collect();
             arranged.subcells.push(Subcell { name, matches, hints: Vec::new() });
         }
-        let last = self.places.checked_sub(1)?;
+        for number in 1..=self.spare {
+            let matches = vec![vec![format!("{NOBODY}{number}")]];
+            arranged.bases.push(Basis::default());
+            arranged.subcells.push(Subcell { name: name_of(SPARE)?, matches, hints: Vec::new() });
+        }
+        arranged.bases.push(Basis { class: None, ..basis_of(0) });
+        arranged.subcells.push(Subcell::catch_all());
+        let last = arranged.subcells.len().checked_sub(1)?;
         let written = |at: usize| Some(place_of(at)?.checked_sub(1).unwrap_or(last));
         arranged.place_of = (0..found.subcells.len()).map(written).collect::<Option<_>>()?;
         Some(arranged)
@@ -417,13 +436,15 @@ impl Arrangement {
 }
 
 impl Arranged {
-    /// The names of the subcells, each with those of the finding that it has.
+    /// The names of the subcells that have threads, each with those of the finding that it has.
     fn groups(&self, found: &[Subcell]) -> Vec<(String, Vec<String>)> {
         let of = |place: usize| {
             let of = found.iter().zip(&self.place_of).filter(|(it, to)| **to == place && !it.is_catch_all());
             of.map(|(it, _)| it.name.clone()).collect()
         };
-        self.subcells.iter().enumerate().map(|(place, it)| (it.name.clone(), of(place))).collect()
+        let is_used = |place: &usize| self.place_of.contains(place) || *place + 1 == self.subcells.len();
+        let used = self.subcells.iter().enumerate().filter(|it| is_used(&it.0));
+        used.map(|(place, it)| (it.name.clone(), of(place))).collect()
     }
 }
 

@@ -10,8 +10,10 @@ pub struct AlignedCell {
     pub cell: String,
     /// The last-level caches of the host.
     pub caches: u32,
-    /// The subcells, each with the names of the groups that it has.
+    /// The subcells that are for threads, each with the names of the groups that it has.
     pub groups: Vec<(String, Vec<String>)>,
+    /// How many others there are, without threads: they make these smaller.
+    pub spare: usize,
     /// How many subcells there would be otherwise.
     pub subcells: usize,
     /// The part of the accesses that the cell's communities share which stays in one cache otherwise, and with these, of 1.
@@ -20,7 +22,7 @@ pub struct AlignedCell {
 
 impl fmt::Display for AlignedCell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { cell, caches, groups, subcells, kept: [before, after] } = self;
+        let Self { cell, caches, groups, spare, subcells, kept: [before, after] } = self;
         let of = |(name, groups): &(String, Vec<String>)| {
             let groups: Vec<String> = groups.iter().map(|it| format!("\"{it}\"")).collect();
             let groups = if groups.is_empty() { "no group".to_owned() } else { groups.join(", ") };
@@ -30,9 +32,14 @@ impl fmt::Display for AlignedCell {
         write!(
             f,
             "{cell}: {} subcells fit the host's {caches} last-level caches better than {subcells}: ",
-            groups.len()
+            groups.len() + spare
         )?;
         f.write_str(&groups.iter().map(of).collect::<Vec<_>>().join("; "))?;
+        match spare {
+            0 => {}
+            1 => write!(f, "; one without threads, which lends its CPUs")?,
+            more => write!(f, "; {more} without threads, which lend their CPUs")?,
+        }
         write!(
             f,
             " (by the order in which scx_mitosis gives out CPUs, {:.0}% of what they share stays in one cache, instead of {:.0}%; \

@@ -76,6 +76,36 @@ fn there_are_as_many_subcells_as_fit_the_caches() {
 }
 
 #[test]
+fn subcells_without_threads_make_the_others_as_small_as_a_cache() {
+    // Of three subcells on 16 CPUs two would be on two caches each, and of two both.
+    assert_eq!(subcells(&groups("/", 2, 4), 16, caches(4)), ["aaa", "bbb", "spare", "rest"]);
+    assert_eq!(subcells(&groups("/", 1, 4), 16, caches(4)), ["aaa", "spare", "spare-2", "rest"]);
+    assert_eq!(subcells(&groups("/", 1, 4), 16, Caches { count: 2, turns: 2 }), ["aaa", "spare", "spare-2", "rest"]);
+    // Where a group has too many threads for one cache, smaller subcells are of no use.
+    assert_eq!(subcells(&groups("/", 1, 16), 16, caches(2)).len(), 2);
+    // Twelve caches: eight subcells are on one and a half each, six on two.
+    assert_eq!(subcells(&groups("/", 2, 4), 192, caches(12)).len(), 8);
+    let case = Case::new(&groups("/", 2, 4));
+    let found = case.find(16, Some(caches(4)));
+    let cell = &found.configuration.cells[0];
+    assert_eq!(cell.subcells[2].matches, [["no-such-thread1"]]);
+    assert_eq!(found.configuration.bases[0].iter().map(|it| it.communities.len()).collect::<Vec<_>>(), [1, 1, 0, 0]);
+    let taken: Vec<_> = found.taken_by[0].iter().flatten().map(String::as_str).collect();
+    assert_eq!(taken, ["rest/aaa", "rest/bbb", "rest/rest"]);
+    let notes: Vec<String> = found.configuration.notes.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        notes,
+        ["rest: 4 subcells fit the host's 4 last-level caches better than 3: \"aaa\" in \"aaa\"; \"bbb\" in \"bbb\"; no group in \
+          \"rest\"; one without threads, which lends its CPUs (by the order in which scx_mitosis gives out CPUs, 100% of what they share stays \
+          in one cache, instead of 60%; --target-llcs 1 ignores the caches)"]
+    );
+    // A thread that has the name of nobody is not sent there.
+    let mut threads = groups("/", 2, 4);
+    threads.extend((0..4).map(|_| ("/", "no-such-thread1".to_owned(), 100, None)));
+    assert!(!subcells(&threads, 16, caches(4)).contains(&"spare".to_owned()));
+}
+
+#[test]
 fn places_are_equally_busy() {
     let mut threads = groups("/", 3, 4);
     threads.extend(groups("/", 1, 1).into_iter().map(|it| ("/", "log".to_owned(), 100, it.3.and(None))));
