@@ -212,7 +212,7 @@ failed=0
 set -m
 if [ -n "$quick" ]; then
     # Cpusets need nothing else, and lend no CPU.
-    guest quick 8,sockets=2,cores=4 2 cpusets rings arms=none,scxprof nones=1 sample=4 </dev/null &
+    guest quick 8,sockets=2,cores=4 2 cpusets rings arms=none,scxprof nones=1 sample=2 </dev/null &
     wait $! || failed=1
     outs+=("$results/quick.out")
     checks=(--at-least 0.5)
