@@ -2,7 +2,7 @@
 //! emulator count their misses (tests/vm/caches/README.md).
 //!
 //! ```text
-//! proof-guest run machine=NAME llcs=2 workload=NAME,... scheduler=mitosis,... [rounds=5] [nones=3] [sample=5] [settle=0.15]
+//! proof-guest run machine=NAME llcs=2 workload=NAME,... scheduler=mitosis,... [rounds=5] [nones=3] [sample=10] [settle=0.15]
 //!     [window=0.2] [arms=none,...]
 //! proof-guest oracle llcs=2 workload=NAME,... [sample=4] [freq=1000]
 //! proof-guest client PORT                          the client of memcached
@@ -117,7 +117,7 @@ impl<'a> Plan<'a> {
             cpus,
             rounds: options.number("rounds", 5)?,
             nones: options.number("nones", 3)?,
-            sample: options.text("sample", "5"),
+            sample: options.text("sample", "10"),
             settle: Duration::from_secs_f64(options.number("settle", 0.15)?),
             window: Duration::from_secs_f64(options.number("window", 0.2)?),
             arms: options.list("arms"),
@@ -127,13 +127,7 @@ impl<'a> Plan<'a> {
 
 fn run(plan: &Plan, schedulers: &[&str], who: &Who, page: &mut Page) -> Result<()> {
     let profile = format!("/tmp/{}.tar.gz", plan.workload);
-    let sampled = Workload::start(plan.workload, SAMPLED)?;
-    // With the model, the turns of the CPUs are short. Without it they are longer than a tick, so that some CPUs get half of the ticks, and
-    // half of the samples, of others.
-    plugin::warm();
-    workloads::sample(&sampled, plan.sample, &[], &profile)?;
-    plugin::end();
-    drop(sampled);
+    workloads::sample(&Workload::start(plan.workload, SAMPLED)?, plan.sample, &[], &profile)?;
     let mut arms = arms::make(&profile, plan.llcs, plan.cpus)?;
     arms.retain(|arm| plan.arms.is_empty() || plan.arms.contains(&arm.name));
     page.send(1, &fs::read(&profile)?);

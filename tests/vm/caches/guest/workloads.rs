@@ -21,6 +21,8 @@ const BUILT: &str = "/tmp/built";
 const RECORD_SAID: &str = "/tmp/record.out";
 /// How long threads stay where they are put, so that each has run there.
 const SHUFFLED: Duration = Duration::from_millis(30);
+/// How long threads that are sampled stay on a CPU at least.
+const STAYS: Duration = Duration::from_millis(250);
 /// How long anything may take to start or end.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -291,6 +293,7 @@ fn pin(thread: i32, cpus: std::ops::Range<usize>) {
 pub fn sample(workload: &Workload, seconds: &str, more: &[&str], profile: &str) -> Result<()> {
     let words = [&["record", "--source", "timer", "-t", seconds, "-o", profile], more].concat();
     let cpus = thread::available_parallelism()?.get();
+    let mut shuffled = 0;
     if fs::exists(profile)? {
         fs::remove_file(profile)?;
     }
@@ -309,9 +312,19 @@ pub fn sample(workload: &Workload, seconds: &str, more: &[&str], profile: &str) 
     });
     if begun.is_err() {
         record.kill()?;
+        record.wait()?;
     }
-    let status = record.wait()?;
     begun.with_context(said)?;
+    // Without the model a CPU waits for its turn longer than a tick, so that some CPUs get half of the ticks, and of the samples, of others.
+    // No thread is always on these.
+    let status = loop {
+        if let Some(status) = record.try_wait()? {
+            break status;
+        }
+        workload.shuffle(record.id().wrapping_add(shuffled), u32::try_from(cpus)?)?;
+        shuffled += 1;
+        thread::sleep(STAYS);
+    };
     // 4: samples were lost, which is said; the result is there.
     ensure!(matches!(status.code(), Some(0 | 4)), "scxprof record: {}", said());
     Ok(())
