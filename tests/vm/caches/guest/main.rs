@@ -4,7 +4,7 @@
 //! ```text
 //! proof-guest run machine=NAME llcs=2 workload=NAME,... scheduler=mitosis,... [rounds=5] [nones=3] [sample=10] [settle=0.15]
 //!     [window=0.2] [arms=none,...]
-//! proof-guest oracle llcs=2 workload=NAME,... [sample=4] [freq=1000]
+//! proof-guest oracle llcs=2 workload=NAME,... [sample=2] [freq=1000]
 //! proof-guest client PORT                          the client of memcached
 //! ```
 
@@ -58,7 +58,7 @@ fn main() -> Result<()> {
         }
         "oracle" => {
             for workload in options.list("workload") {
-                oracle::check(workload, options.text("sample", "4"), options.text("freq", "1000"), &who, &mut page)?;
+                oracle::check(workload, options.text("sample", "2"), options.text("freq", "1000"), &who, &mut page)?;
             }
         }
         _ => bail!("no command \"{command}\""),
