@@ -151,7 +151,14 @@ fn is_there(events: PollFlags, limit: Option<Duration>) -> Result<bool> {
 /// and [`wait`] cannot prevent all of that: it can go between the two.
 fn end_without_terminal() -> Result<()> {
     let watch = || {
-        while let Ok(true) = is_there(PollFlags::empty(), None) {}
+        loop {
+            match is_there(PollFlags::empty(), None) {
+                Ok(true) => {}
+                Ok(false) => break,
+                // Whether it is there cannot be told.
+                Err(_) => return,
+            }
+        }
         thread::sleep(GRACE);
         if is_ours() {
             signal_hook::low_level::exit(128 + SIGHUP);
@@ -201,6 +208,8 @@ mod tests {
     use super::*;
 
     const END: &str = "SCXPROF_TEST_END";
+    /// What a test says when crossterm has opened the terminal.
+    const OPENED: &[u8] = b"it is open";
 
     /// A terminal: the side of the program that shows it, and that of the program in it.
     fn pair() -> (File, File) {
@@ -295,20 +304,23 @@ mod tests {
         if std::env::var_os(END).is_some() {
             let _signals = Signals::handle().unwrap();
             let _screen = Screen::enter().unwrap();
-            // It opens the terminal.
+            // It opens the terminal, which must be there.
             ratatui::crossterm::event::poll(Duration::ZERO).unwrap();
+            write(OPENED);
             while wait(Duration::from_secs(1)).unwrap() {}
             // It went after the last look at it.
             let _ = ratatui::crossterm::event::poll(Duration::ZERO);
             std::process::exit(0);
         }
         let (mut child, mut ours, theirs) = start("nothing_reads_a_terminal_that_is_gone_for_ever", "gone");
+        // So that a child that has ended is no terminal to wait for.
+        drop(theirs);
         let (mut said, mut part) = (Vec::new(), [0; 4096]);
-        while !said.windows(ENTER.len()).any(|it| it == ENTER) {
+        while !said.windows(OPENED.len()).any(|it| it == OPENED) {
             let count = ours.read(&mut part).unwrap();
             said.extend_from_slice(&part[..count]);
         }
-        drop((ours, theirs));
+        drop(ours);
         let begin = Instant::now();
         let status = loop {
             if let Some(status) = child.try_wait().unwrap() {
