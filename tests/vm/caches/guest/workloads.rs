@@ -21,7 +21,7 @@ const BUILT: &str = "/tmp/built";
 const RECORD_SAID: &str = "/tmp/record.out";
 /// How long threads stay where they are put, so that each has run there.
 const SHUFFLED: Duration = Duration::from_millis(30);
-/// How long threads that are sampled stay on a CPU at least.
+/// How long after threads that are sampled were moved they are moved again.
 const STAYS: Duration = Duration::from_millis(250);
 /// How long anything may take to start or end.
 const PATIENCE: Duration = Duration::from_secs(120);
