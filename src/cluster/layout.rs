@@ -25,6 +25,57 @@ pub struct Group {
     pub threads: usize,
 }
 
+/// How much threads run.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Load {
+    /// The threads.
+    pub threads: usize,
+    /// How many CPUs they would use: a thread that never sleeps uses 1.
+    pub busy: f64,
+    /// The sum of the squares of what each uses. It tells few busy threads from many that mostly sleep.
+    pub squares: f64,
+}
+
+impl Load {
+    /// So many threads more that use `each` of a CPU, at most 1.
+    pub fn add(&mut self, threads: usize, each: f64) {
+        let each = each.clamp(0.0, 1.0);
+        self.threads = self.threads.saturating_add(threads);
+        self.busy += threads as f64 * each;
+        self.squares += threads as f64 * each * each;
+    }
+
+    /// With the threads of another one.
+    pub(crate) fn join(&mut self, other: &Self) {
+        self.threads = self.threads.saturating_add(other.threads);
+        self.busy += other.busy;
+        self.squares += other.squares;
+    }
+
+    /// How many of them run on `cpus` CPUs of their own, on average, if a thread that wakes up while all of these are busy runs elsewhere.
+    ///
+    /// This is the traffic that so many lines carry for a finite number of sources (Engset's formula). The sources are equal threads with
+    /// the same mean and variance of the number that run.
+    pub(crate) fn at_home(&self, cpus: f64) -> f64 {
+        let each = (self.squares / self.busy).min(1.0);
+        let threads = self.busy / each;
+        if !threads.is_finite() || threads <= cpus {
+            return self.busy;
+        }
+        let ratio = each / (1.0 - each);
+        // The part of the time in which all of so many CPUs are busy.
+        let mut all_busy = 1.0;
+        let (mut fewer, mut carried, mut count) = (0.0, 0.0, 0.0);
+        while count < cpus {
+            count += 1.0;
+            all_busy = 1.0 / (1.0 + count / ((threads - count + 1.0).max(0.0) * ratio * all_busy));
+            (fewer, carried) = (carried, each * (threads - (threads - count).max(0.0) * all_busy));
+        }
+        // Between two numbers of CPUs it is between theirs.
+        carried - (carried - fewer) * (count - cpus)
+    }
+}
+
 /// A part of the CPUs of which it is known which ones it has.
 #[derive(Debug, Clone)]
 pub struct Part {
@@ -32,57 +83,35 @@ pub struct Part {
     pub cell: u32,
     /// Its CPUs, among all of the host.
     pub cpus: Range<usize>,
-    /// How many CPUs its threads would use.
-    pub busy: f64,
     /// Its threads.
-    pub threads: usize,
+    pub load: Load,
     /// The number of the group that it has, unless it has none.
     pub group: Option<usize>,
 }
 
 /// What the parts of a cell lend each other.
-struct Lent {
-    /// The part of what a part has too few CPUs for that runs on CPUs of others.
-    runs: f64,
-    /// The part of the idle CPUs that each cache has.
-    idle: Vec<f64>,
+#[derive(Debug, Clone)]
+pub(crate) struct Lent {
+    /// The part of what each part's threads run that is on CPUs of others.
+    pub(crate) away: Vec<f64>,
+    /// The part of each one in the idle CPUs.
+    pub(crate) idle: Vec<f64>,
 }
 
 impl Lent {
-    /// In a cell of these parts.
-    fn by(cell: &[Part], caches: Caches, cpus: usize) -> Self {
-        let idle = |part: &Part| (part.cpus.len() as f64 - part.busy).max(0.0);
-        let all_idle: f64 = cell.iter().map(idle).sum();
-        let excess: f64 = cell.iter().map(Part::excess).sum();
-        let mut of_caches = vec![0.0; caches.count.max(1) as usize];
-        if excess <= 0.0 || all_idle <= 0.0 {
-            return Self { runs: 0.0, idle: of_caches };
+    /// In a cell whose parts have so many CPUs each, and these threads.
+    pub(crate) fn by(parts: &[(f64, Load)]) -> Self {
+        let home: Vec<f64> = parts.iter().map(|(cpus, load)| load.at_home(*cpus)).collect();
+        let away: Vec<f64> = parts.iter().zip(&home).map(|((_, load), home)| (load.busy - home).max(0.0)).collect();
+        let mut idle: Vec<f64> = parts.iter().zip(&home).map(|((cpus, _), home)| (cpus - home).max(0.0)).collect();
+        let (all_idle, all_away): (f64, f64) = (idle.iter().sum(), away.iter().sum());
+        // Where there are fewer idle CPUs, the others wait.
+        let lent = if all_away > 0.0 { (all_idle / all_away).min(1.0) } else { 0.0 };
+        for it in &mut idle {
+            *it /= all_idle.max(f64::MIN_POSITIVE);
         }
-        for part in cell {
-            let weight = idle(part) / all_idle;
-            for (sum, its) in of_caches.iter_mut().zip(caches.parts(part.cpus.clone(), cpus)) {
-                *sum += weight * its;
-            }
-        }
-        Self { runs: (all_idle / excess).min(1.0), idle: of_caches }
-    }
-
-    /// The part of each cache in the CPUs on which a part's threads run. Without any CPU they may be anywhere.
-    fn inside(&self, part: &Part, caches: Caches, cpus: usize) -> Vec<f64> {
-        let (own, lent) = (part.cpus.len() as f64, part.excess() * self.runs);
-        let all = own + lent;
-        if all <= 0.0 {
-            return vec![1.0 / f64::from(caches.count.max(1)); self.idle.len()];
-        }
-        let of_own = caches.parts(part.cpus.clone(), cpus);
-        of_own.iter().zip(&self.idle).map(|(of_own, idle)| (own * of_own + lent * idle) / all).collect()
-    }
-}
-
-impl Part {
-    /// What its threads would use beyond its CPUs.
-    fn excess(&self) -> f64 {
-        (self.busy - self.cpus.len() as f64).max(0.0)
+        let of_all = |(home, away): (f64, f64)| away * lent / (home + away * lent).max(f64::MIN_POSITIVE);
+        Self { away: home.into_iter().zip(away).map(of_all).collect(), idle }
     }
 }
 
@@ -182,20 +211,34 @@ impl Layout {
 
     /// Of parts of which it is known which of the host's `cpus` they have; those of one cell follow each other.
     ///
-    /// What a part has too few CPUs for runs on idle ones of its cell, as scx_mitosis lends them.
+    /// A thread that wakes up while all CPUs of its part are busy runs on an idle one of its cell, as scx_mitosis lends them. That such a
+    /// CPU is busy when its own threads wake up is not modelled.
     #[must_use]
     pub fn known(parts: &[Part], caches: Caches, cpus: usize) -> Self {
-        let chance = of_two(1.0 / f64::from(caches.count.max(1)), parts.iter().map(|it| it.threads).sum());
+        let count = caches.count.max(1) as usize;
+        let chance = of_two(1.0 / count as f64, parts.iter().map(|it| it.load.threads).sum());
         let groups = parts.iter().filter_map(|it| it.group).max().map_or(0, |last| last + 1);
         let is_many = groups > MOST_GROUPS;
         let mut own = vec![chance; groups];
         let mut inside = vec![Vec::new(); if is_many { 0 } else { groups }];
         for cell in parts.chunk_by(|a, b| a.cell == b.cell) {
-            let lent = Lent::by(cell, caches, cpus);
-            for (part, group) in cell.iter().filter_map(|part| Some((part, part.group?))) {
-                let its = lent.inside(part, caches, cpus);
+            let loads: Vec<_> = cell.iter().map(|it| (it.cpus.len() as f64, it.load)).collect();
+            let lent = Lent::by(&loads);
+            // The part of each cache in the CPUs of each part, and in those that are idle.
+            let of: Vec<Vec<f64>> = cell.iter().map(|it| caches.parts(it.cpus.clone(), cpus)).collect();
+            let idle = (0..count)
+                .map(|at| of.iter().zip(&lent.idle).map(|(of, idle)| of.get(at).map_or(0.0, |it| it * idle)).sum());
+            let idle: Vec<f64> = idle.collect();
+            for ((part, of), away) in cell.iter().zip(&of).zip(&lent.away) {
+                let Some(group) = part.group else { continue };
+                // Without any CPU they may be anywhere.
+                let its: Vec<f64> = if part.cpus.is_empty() && *away <= 0.0 {
+                    vec![1.0 / count as f64; count]
+                } else {
+                    of.iter().zip(&idle).map(|(of, idle)| (1.0 - away) * of + away * idle).collect()
+                };
                 if let Some(own) = own.get_mut(group) {
-                    *own = of_two(both(&its, &its), part.threads);
+                    *own = of_two(both(&its, &its), part.load.threads);
                 }
                 if let Some(inside) = inside.get_mut(group) {
                     *inside = its;
@@ -306,13 +349,17 @@ mod tests {
         assert!((four.chance() - 1.0 / 3.0).abs() < 1e-9);
     }
 
+    /// So many threads that never sleep.
+    fn awake(threads: usize) -> Load {
+        Load { threads, busy: threads as f64, squares: threads as f64 }
+    }
+
     /// Groups of so many busy threads in the parts of a cell with 8 CPUs: a catch-all without any, unless it has some, comes first.
     fn on_8(rest: usize, groups: &[usize]) -> Layout {
         let of = |(at, &threads): (usize, &usize)| Part {
             cell: 0,
             cpus: share(0..8, groups.len() + 1, at),
-            busy: threads as f64,
-            threads,
+            load: awake(threads),
             group: if threads > 0 { Some(if rest > 0 { at } else { at - 1 }) } else { None },
         };
         let parts: Vec<Part> = [rest].iter().chain(groups).enumerate().map(of).collect();
@@ -345,9 +392,41 @@ mod tests {
     }
 
     #[test]
+    fn threads_that_sleep_seldom_find_all_their_cpus_busy() {
+        let load = |threads: usize, each: f64| {
+            let mut load = Load::default();
+            load.add(threads, each);
+            load
+        };
+        // Two threads that run half of the time: one CPU is busy for two thirds of it.
+        is(load(2, 0.5).at_home(1.0), 2.0 / 3.0);
+        is(load(4, 1.0).at_home(3.0), 3.0);
+        is(load(4, 1.0).at_home(2.5), 2.5);
+        is(load(4, 0.3).at_home(4.0), 1.2);
+        is(load(4, 0.3).at_home(0.0), 0.0);
+        is(load(0, 0.3).at_home(2.0), 0.0);
+        assert!((load(4, 0.3).at_home(9.0) - 1.2).abs() < 1e-9 && load(4, 0.3).at_home(1.0) < 0.7);
+        // One that never sleeps beside a hundred that mostly do is not as a hundred that run as much as all of them.
+        let mut mixed = load(100, 0.001);
+        mixed.add(1, 1.0);
+        assert!(mixed.at_home(1.0) > load(101, 1.1 / 101.0).at_home(1.0) + 0.3, "{mixed:?}");
+        // More CPUs carry more, and never more than there is.
+        for each in [1e-6, 0.1, 0.5, 0.999, 1.0] {
+            let load = load(40, each);
+            let home: Vec<f64> = (0..=400).map(|tenths| load.at_home(f64::from(tenths) / 10.0)).collect();
+            assert!(home.windows(2).all(|it| it[0] <= it[1] + 1e-9), "{each} {home:?}");
+            assert!(home.iter().zip(0..).all(|(it, at)| *it <= load.busy.min(f64::from(at) / 10.0) + 1e-9), "{each}");
+        }
+    }
+
+    #[test]
     fn parts_without_cpus_and_many_parts_are_somewhere() {
-        let part =
-            |at: usize, cpus: Range<usize>| Part { cell: at as u32, cpus, busy: 1.0, threads: 9, group: Some(at) };
+        let part = |at: usize, cpus: Range<usize>| Part {
+            cell: at as u32,
+            cpus,
+            load: Load { threads: 9, ..awake(1) },
+            group: Some(at),
+        };
         let none = Layout::known(&[part(0, 0..0), part(1, 0..1)], Caches::side_by_side(4), 1);
         is(none.near(0, 1), 0.25);
         is(none.near(1, 1), 1.0);

@@ -18,7 +18,7 @@ use super::note::Note;
 use super::prefixes::tidy;
 use super::shares::CellCpus;
 use super::tally::{CellIndex, Tally};
-use crate::cluster::layout::share;
+use crate::cluster::layout::{share, Lent, Load};
 use crate::sample::Comm;
 
 /// A smaller difference of what stays in one cache is none.
@@ -46,7 +46,6 @@ pub(super) fn aligned(
     cpus: &CellCpus,
 ) -> Option<Aligned> {
     let consumer = Consumer::of(&finding.cells, finding.scheduler).ok()?;
-    let busiest = members.threads.iter().map(|it| it.samples).fold(0.0, f64::max);
     let mut of_cell: BTreeMap<usize, Vec<CellIndex>> = BTreeMap::new();
     for (index, cell) in tally.cells() {
         if let Some(at) = cell.cgroup.as_deref().and_then(|cgroup| consumer.cell_for(cgroup)) {
@@ -59,7 +58,7 @@ pub(super) fn aligned(
         let Some(to) = fits.cells.iter().position(same) else { continue };
         let Some(now) = fits.cells.get(to) else { continue };
         let cells = of_cell.get(&at).map(Vec::as_slice).unwrap_or_default();
-        let facts = CellFacts { members, cells, busiest, cpus };
+        let facts = CellFacts { members, cells, cpus };
         let Some((arrangement, kept)) = facts.best(cell, now) else { continue };
         let Some(found) = arrangement.subcells(cell, bases, members) else { continue };
         let is_as_meant = |(comm, cell_of_name): (Comm, CellIndex)| {
@@ -98,15 +97,13 @@ struct CellFacts<'a> {
     members: &'a Members,
     /// Its cells.
     cells: &'a [CellIndex],
-    /// Samples of the busiest thread of the host.
-    busiest: f64,
     cpus: &'a CellCpus,
 }
 
 /// Threads by the subcell that takes them, in the order in which the scheduler numbers subcells: the catch-all is first.
 struct Census {
-    /// Busy threads of each, in one cell: a thread that is as busy as the busiest is one.
-    busy: Vec<f64>,
+    /// Of each, in one cell.
+    loads: Vec<Load>,
     /// What the communities of each two share, of 1.
     shared: Vec<Vec<f64>>,
 }
@@ -146,13 +143,14 @@ impl CellFacts<'_> {
 
     fn census(&self, subcells: &[Subcell]) -> Census {
         let count = subcells.len().max(1);
-        let mut busy = vec![0.0; count];
+        let mut loads = vec![Load::default(); count];
+        let awake = self.members.awake();
         let mut of_community: BTreeMap<CommunityIndex, (CellIndex, Vec<f64>)> = BTreeMap::new();
         for member in self.threads() {
             let at = subcell_of(subcells, member.comm.unwrap_or_default().as_bytes());
             let at = at.map_or(0, |at| number(subcells, at));
-            if let (Some(busy), true) = (busy.get_mut(at), self.busiest > 0.0) {
-                *busy += member.samples / self.busiest / self.cells.len().max(1) as f64;
+            if let Some(load) = loads.get_mut(at) {
+                load.add(1, member.samples / awake);
             }
             if let Verdict::Community(community) = member.verdict {
                 let (_, samples) = of_community.entry(community).or_insert_with(|| (member.cell, vec![0.0; count]));
@@ -185,7 +183,9 @@ impl CellFacts<'_> {
         }
         let all: f64 = shared.iter().flatten().sum();
         shared.iter_mut().flatten().for_each(|it| *it /= all.max(f64::MIN_POSITIVE));
-        Census { busy, shared }
+        let cells = self.cells.len().max(1) as f64;
+        let of_one = |it: Load| Load { busy: it.busy / cells, squares: it.squares / cells, ..it };
+        Census { loads: loads.into_iter().map(of_one).collect(), shared }
     }
 
     /// The mean of the cells.
@@ -220,7 +220,7 @@ impl CellFacts<'_> {
             return None;
         }
         let of_now = self.census(&now.subcells);
-        let places: Vec<usize> = (0..of_now.busy.len()).collect();
+        let places: Vec<usize> = (0..of_now.loads.len()).collect();
         let kept_now = of_now.worth(&places, &self.parts(places.len())).kept;
         // As `decide` counts them: the first cells may have one CPU more, but not if an idle cgroup is one more cell.
         let room = MAX_SUBCELLS.min(self.cpus.share());
@@ -265,34 +265,24 @@ struct Worth {
 impl Census {
     /// What it is worth if the subcells are in these places.
     ///
-    /// Threads for which their place has no CPU run on idle ones of the other places. That is how [`Layout::known`] has it, which a test
+    /// Threads that find all CPUs of their place busy run on idle ones of the others. That is how [`Layout::known`] has it, which a test
     /// holds; but here thousands of arrangements are compared, so what two parts of the CPUs have in common is computed once.
     ///
     /// [`Layout::known`]: crate::cluster::layout::Layout::known
     fn worth(&self, place_of: &[usize], parts: &Parts) -> Worth {
-        let mut busy = vec![0.0; parts.cpus.len()];
-        for (of, &place) in self.busy.iter().zip(place_of) {
-            if let Some(busy) = busy.get_mut(place) {
-                *busy += of;
+        let mut of_places: Vec<(f64, Load)> = parts.cpus.iter().map(|cpus| (*cpus, Load::default())).collect();
+        for (load, &place) in self.loads.iter().zip(place_of) {
+            if let Some((_, of_place)) = of_places.get_mut(place) {
+                of_place.join(load);
             }
         }
-        let idle: Vec<f64> = parts.cpus.iter().zip(&busy).map(|(cpus, busy)| f64::max(cpus - busy, 0.0)).collect();
-        let more: Vec<f64> = parts.cpus.iter().zip(&busy).map(|(cpus, busy)| f64::max(busy - cpus, 0.0)).collect();
-        let (all_idle, all_more): (f64, f64) = (idle.iter().sum(), more.iter().sum());
-        let lent = if all_more > 0.0 { (all_idle / all_more).min(1.0) } else { 0.0 };
+        let lent = Lent::by(&of_places);
         // The part of its threads' time on the CPUs of each place.
-        let on: Vec<Vec<f64>> = (0..busy.len())
-            .map(|place| {
-                let (cpus, lent) =
-                    (parts.cpus.get(place).copied().unwrap_or(1.0), more.get(place).map_or(0.0, |it| it * lent));
-                let all = (cpus + lent).max(f64::MIN_POSITIVE);
-                let of = |(at, idle): (usize, &f64)| {
-                    let own = if at == place { cpus } else { 0.0 };
-                    (own + lent * idle / all_idle.max(f64::MIN_POSITIVE)) / all
-                };
-                idle.iter().enumerate().map(of).collect()
-            })
-            .collect();
+        let of_place = |(place, away): (usize, &f64)| -> Vec<f64> {
+            let on = |(at, idle): (usize, &f64)| if at == place { 1.0 - away } else { 0.0 } + away * idle;
+            lent.idle.iter().enumerate().map(on).collect()
+        };
+        let on: Vec<Vec<f64>> = lent.away.iter().enumerate().map(of_place).collect();
         let near = |a: &[f64], b: &[f64]| -> f64 {
             let of = |(a, near): (&f64, &Vec<f64>)| a * near.iter().zip(b).map(|(near, b)| near * b).sum::<f64>();
             a.iter().zip(&parts.near).map(of).sum()
@@ -304,7 +294,7 @@ impl Census {
                 kept += shared * near(a, b);
             }
         }
-        let load = busy.iter().zip(&parts.cpus).map(|(busy, cpus)| busy / cpus.max(f64::MIN_POSITIVE));
+        let load = of_places.iter().map(|(cpus, load)| load.busy / cpus.max(f64::MIN_POSITIVE));
         let load: Vec<f64> = load.collect();
         let catch_all = load.first().copied().unwrap_or_default();
         Worth { kept, busiest: load.into_iter().fold(0.0, f64::max), catch_all }
@@ -489,7 +479,7 @@ mod tests {
     proptest! {
         #[test]
         fn arrangements_are_judged_as_layouts_are(
-            busy in prop::collection::vec(0.0..9.0f64, 2..6),
+            threads in prop::collection::vec((0..30usize, 0.0..1.2f64, 0..9usize), 2..6),
             cpus in 6..40usize,
             count in 2..6u32,
             turns in 1..3u32,
@@ -500,19 +490,26 @@ mod tests {
             tally.add(cell, None, 1.0);
             let caches = Caches { count, turns };
             let cell_cpus = CellCpus::new(&specs, &tally, &DecisionOptions::new(0.05, cpus), caches);
-            let facts = CellFacts { members: &Members::default(), cells: &[cell], busiest: 1.0, cpus: &cell_cpus };
-            let parts = facts.parts(busy.len());
-            let part = |(at, busy): (usize, &f64)| {
+            let facts = CellFacts { members: &Members::default(), cells: &[cell], cpus: &cell_cpus };
+            let load = |(many, each, awake): &(usize, f64, usize)| {
+                let mut load = Load::default();
+                load.add(*many, *each);
+                load.add(*awake, 1.0);
+                load
+            };
+            let loads: Vec<Load> = threads.iter().map(load).collect();
+            let parts = facts.parts(loads.len());
+            let part = |(at, load): (usize, &Load)| {
                 let of = share(0..cpus, parts.cpus.len(), at);
                 // So many threads that one itself does not count.
-                Part { cell: 0, cpus: of, busy: *busy, threads: 1 << 40, group: Some(at) }
+                Part { cell: 0, cpus: of, load: Load { threads: 1 << 40, ..*load }, group: Some(at) }
             };
-            let layout = Layout::known(&busy.iter().enumerate().map(part).collect::<Vec<_>>(), caches, cpus);
-            let places: Vec<usize> = (0..busy.len()).collect();
+            let layout = Layout::known(&loads.iter().enumerate().map(part).collect::<Vec<_>>(), caches, cpus);
+            let places: Vec<usize> = (0..loads.len()).collect();
             for (a, b) in places.iter().flat_map(|a| places.iter().map(move |b| (*a, *b))) {
-                let mut shared = vec![vec![0.0; busy.len()]; busy.len()];
+                let mut shared = vec![vec![0.0; loads.len()]; loads.len()];
                 shared[a][b] = 1.0;
-                let kept = Census { busy: busy.clone(), shared }.worth(&places, &parts).kept;
+                let kept = Census { loads: loads.clone(), shared }.worth(&places, &parts).kept;
                 prop_assert!((kept - layout.near(a as u32, b as u32)).abs() < 1e-6, "{} {}: {} {:?}", a, b, kept, layout);
             }
         }

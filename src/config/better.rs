@@ -152,7 +152,7 @@ impl Judge<'_> {
             !is_whole && !is_of(member) && !is_like()
         };
         let threads = self.members.threads.iter().filter(is_kept).copied().collect();
-        let members = Members { threads, affinity: self.members.affinity.clone() };
+        let members = Members { threads, affinity: self.members.affinity.clone(), awake: self.members.awake };
         decide(self.specs, self.tally, &members, self.options)
     }
 

@@ -77,7 +77,7 @@ pub(super) fn hinted(members: &Members) -> (Vec<Hinted>, Vec<Note>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Affinity, Member};
+    use crate::config::Member;
     use crate::sample::Comm;
 
     fn members(threads: &[(Option<u64>, Option<CommunityIndex>)]) -> Members {
@@ -91,7 +91,7 @@ mod tests {
             samples: 100.0,
             verdict: community.map_or(Verdict::Alone, Verdict::Community),
         };
-        Members { threads: threads.iter().enumerate().map(member).collect(), affinity: Affinity::default() }
+        Members { threads: threads.iter().enumerate().map(member).collect(), ..Members::default() }
     }
 
     #[test]

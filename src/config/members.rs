@@ -66,4 +66,42 @@ pub struct Members {
     pub threads: Vec<Member>,
     /// How much their communities share. If it is empty, a community is worth its samples.
     pub affinity: Affinity,
+    /// Samples that a thread would have that never sleeps; 0 if that is not known.
+    pub awake: f64,
+}
+
+impl Members {
+    /// Samples that a thread would have that never sleeps, at least those of the busiest one.
+    pub(crate) fn awake(&self) -> f64 {
+        self.threads.iter().map(|it| it.samples).fold(self.awake.max(f64::MIN_POSITIVE), f64::max)
+    }
+}
+
+/// Samples that a thread would have that never sleeps, if the one with most has `busiest` of `samples` in all, and so many CPUs were
+/// busy on average.
+///
+/// Samples may be of user code only, so a thread's part of them stands for its part of the CPU time. If this is not known, the busiest
+/// thread is one that never sleeps.
+pub(crate) fn awake(busiest: f64, samples: f64, busy_cpus: Option<f64>) -> f64 {
+    let of_cpu = busy_cpus.map_or(0.0, |cpus| samples / cpus);
+    busiest.max(if of_cpu.is_finite() { of_cpu } else { 0.0 }).max(f64::MIN_POSITIVE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_busiest_thread_may_sleep_too() {
+        let is = |cpus: Option<f64>, expected: f64| {
+            let found = awake(300.0, 4200.0, cpus);
+            assert!((found - expected).abs() < 1e-9, "{cpus:?}: {found}");
+        };
+        // 14 threads on 4 busy CPUs: each runs for 2 of 7 s.
+        is(Some(4.0), 1050.0);
+        for cpus in [None, Some(14.0), Some(60.0), Some(0.0), Some(f64::NAN), Some(f64::INFINITY)] {
+            is(cpus, 300.0);
+        }
+        assert!(awake(0.0, 0.0, None) > 0.0);
+    }
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::cell::Subcell;
 use super::placement::{Place, Placement};
-use crate::cluster::layout::{catch_all_is_near, share, Layout, Part};
+use crate::cluster::layout::{catch_all_is_near, share, Layout, Load, Part};
 use crate::sample::caches::Caches;
 use scxprof_base::cpus::MAX_CPUS;
 
@@ -45,13 +45,6 @@ impl OnCaches {
             Self::Known { caches, .. } => caches.count,
         }
     }
-}
-
-/// The threads of a group, and how many CPUs they would use.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Load {
-    pub(crate) threads: usize,
-    pub(crate) busy: f64,
 }
 
 /// A cell of scx_mitosis.
@@ -118,15 +111,8 @@ impl<'a> Laid<'a> {
             let names = cell.names();
             for (at, name) in names.iter().enumerate() {
                 let group = group_of.remove(&(path.clone(), *name));
-                let load = group.and_then(|group| loads.get(group)).copied();
-                let Load { threads, busy } = load.unwrap_or(Load { threads: 0, busy: 0.0 });
-                parts.push(Part {
-                    cell: number,
-                    cpus: share(cell.cpus.clone(), names.len(), at),
-                    busy,
-                    threads,
-                    group,
-                });
+                let load = group.and_then(|group| loads.get(group)).copied().unwrap_or_default();
+                parts.push(Part { cell: number, cpus: share(cell.cpus.clone(), names.len(), at), load, group });
             }
         }
         Layout::known(&parts, self.caches, self.cpus)
@@ -148,6 +134,10 @@ mod tests {
         OnCaches::Known { caches: Caches::side_by_side(2), cpus }
     }
 
+    fn one(busy: f64) -> Load {
+        Load { threads: 1, busy, squares: busy * busy }
+    }
+
     #[test]
     fn cells_follow_each_other_by_the_components_of_their_paths() {
         let json = r#"[{"name": "w", "matches": {"CgroupContains": "/w"}, "subcells": [
@@ -161,7 +151,7 @@ mod tests {
         assert_eq!(cpus, [(b"".to_vec(), 0..3), (b"aw1".to_vec(), 3..6), (b"a-bw2".to_vec(), 6..8)]);
         // The catch-all, which is not written, of w1 has CPUs 3 and 4, and that of w2 CPU 6; the root's cell is not divided.
         assert_eq!(places.each_ref().map(|it| laid.is_near(it)), [true, false, false, false, false]);
-        let layout = laid.layout(&places[..4], &[Load { threads: 1, busy: 0.5 }; 4]);
+        let layout = laid.layout(&places[..4], &[one(0.5); 4]);
         let near = [(0, 0), (0, 1), (0, 2), (0, 3), (2, 3)].map(|(a, b)| (layout.near(a, b) * 100.0).round() as u32);
         assert_eq!(near, [100, 100, 0, 50, 50]);
     }
@@ -174,12 +164,12 @@ mod tests {
         let places = [&b"x"[..], b"io-1"].map(|comm| placement.place_of(&Task::new(b"/a", comm)));
         let laid = Laid::new(&placement, places.iter(), two(8)).unwrap();
         // CPUs 0 to 2 and 3 to 5; "idle" has no threads, and keeps the last two.
-        let layout = laid.layout(&places, &[Load { threads: 1, busy: 1.0 }; 2]);
+        let layout = laid.layout(&places, &[one(1.0); 2]);
         assert!((layout.near(0, 0) - 1.0).abs() < 1e-9 && (layout.near(1, 1) - 5.0 / 9.0).abs() < 1e-9, "{layout:?}");
         assert!(laid.is_near(&places[0]) && !laid.is_near(&places[1]));
         // On fewer CPUs than subcells there is nothing to say of the last ones.
         let none = Laid::new(&placement, places.iter(), two(1)).unwrap();
-        let somewhere = none.layout(&places, &[Load { threads: 1, busy: 1.0 }; 2]).near(1, 1);
+        let somewhere = none.layout(&places, &[one(1.0); 2]).near(1, 1);
         assert!((somewhere - 0.5).abs() < 1e-9, "{somewhere}");
     }
 }

@@ -99,7 +99,7 @@ impl Decider {
                 affinity.add(edge.a, edge.b, edge.misses);
             }
         }
-        Members { threads: threads.collect(), affinity }
+        Members { threads: threads.collect(), affinity, awake: self.samples_of_awake() }
     }
 }
 

@@ -7,7 +7,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::over_time::OfThreads;
 use crate::cluster::slices::Slices;
 use crate::cluster::Sharing;
-use crate::config::{CellIndex, CellSpecs, NameIndex, Tally};
+use crate::config::{awake, CellIndex, CellSpecs, NameIndex, Tally};
 use crate::resolve::Cgroups;
 use crate::sample::{Comm, MemoryId, RawSample, Sample, Source, ThreadIndex};
 use crate::sinks::Sink;
@@ -57,6 +57,8 @@ pub struct Decider {
     pub(super) slices: Option<Slices>,
     /// The names of the processes with threads in the sketch; complete when the last sample was given.
     pub(super) process_names: FxHashMap<u32, Comm>,
+    /// CPUs that were busy on average, if that is known and all samples were counted.
+    pub(super) busy_cpus: Option<f64>,
     pub(super) memory: usize,
 }
 
@@ -109,6 +111,7 @@ impl Decider {
             over_time: OfThreads::new(memory / 16),
             slices: None,
             process_names: FxHashMap::default(),
+            busy_cpus: None,
             memory,
         }
     }
@@ -135,6 +138,17 @@ impl Decider {
     #[must_use]
     pub fn use_hints(self) -> Self {
         Self { use_hints: true, ..self }
+    }
+
+    /// Says how many CPUs were busy on average while it took all samples of the host.
+    pub(crate) fn know_busy_cpus(&mut self, cpus: Option<f64>) {
+        self.busy_cpus = cpus;
+    }
+
+    /// Samples that a thread would have that never sleeps.
+    pub(super) fn samples_of_awake(&self) -> f64 {
+        let busiest = self.facts.iter().map(|facts| facts.samples).fold(0.0, f64::max);
+        awake(busiest, self.tally.total(), self.busy_cpus)
     }
 
     /// True after [`Decider::keep_code`].

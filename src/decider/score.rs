@@ -6,10 +6,10 @@ use rustc_hash::FxHashMap;
 
 use super::decided::Decided;
 use super::decider::{Decider, Facts};
-use crate::cluster::layout::{Group, Layout};
+use crate::cluster::layout::{Group, Layout, Load};
 use crate::cluster::score::{Avoidable, Avoided};
 use crate::config::mitosis::{MitosisError, MAX_CELLS};
-use crate::config::{base_of, Decision, Laid, Load, OnCaches, Place, Placement, Scheduler, Task};
+use crate::config::{base_of, Decision, Laid, OnCaches, Place, Placement, Scheduler, Task};
 use crate::report::score::{CellScore, MisplacedThreads, PairScore, Score, SubcellScore, UnmatchedThreads};
 use crate::sample::{printable, Comm};
 
@@ -132,9 +132,14 @@ impl Decider {
         let cells: Vec<Vec<usize>> = cells.into_values().collect();
         let layout = match Laid::new(placement, all.iter(), order) {
             Some(known) => {
-                let busiest = self.facts.iter().map(|facts| facts.samples).fold(f64::MIN_POSITIVE, f64::max);
-                let load = |&(threads, samples): &(usize, f64)| Load { threads, busy: samples / busiest };
-                known.layout(&all, &counts.iter().map(load).collect::<Vec<_>>())
+                let mut loads = vec![Load::default(); all.len()];
+                let awake = self.samples_of_awake();
+                for (facts, &label) in self.facts.iter().zip(&labels) {
+                    if let Some(load) = loads.get_mut(label as usize) {
+                        load.add(1, facts.samples / awake);
+                    }
+                }
+                known.layout(&all, &loads)
             }
             None => random(&cells, &cpus, &counts, order.llcs()),
         };

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use super::key::{Class, RowKind};
 use super::rows::{Evidence, Sum};
 use super::totals::{threads_of_run, Totals};
-use crate::cluster::layout::{Group, Layout};
+use crate::cluster::layout::{Group, Layout, Load};
 use crate::cluster::rules::Rules;
-use crate::config::{Laid, Load, OnCaches, Place, Placement, Scheduler, Task};
+use crate::config::{Laid, OnCaches, Place, Placement, Scheduler, Task};
 
 /// Where a configuration puts classes, and which groups of them share a last-level cache how often.
 #[derive(Debug)]
@@ -46,8 +46,8 @@ impl Judge {
         let totals = Totals::new(evidence);
         let mut places: BTreeMap<Place, u32> = BTreeMap::new();
         let mut groups: Vec<(usize, f64)> = Vec::new();
-        // Samples of the busiest thread.
-        let mut busiest = f64::MIN_POSITIVE;
+        let mut loads: Vec<Load> = Vec::new();
+        let awake = totals.awake(evidence);
         let mut group_of: BTreeMap<Class, u32> = BTreeMap::new();
         let runs = evidence.total(RowKind::Run, Sum::Runs).max(1.0);
         // Where hints were not followed, no class has one.
@@ -61,13 +61,14 @@ impl Judge {
             let group = *places.entry(place).or_insert(next);
             if group == next {
                 groups.push((0, 0.0));
+                loads.push(Load::default());
             }
-            if let Some(it) = groups.get_mut(group as usize) {
-                let threads = threads_of_run(sums) * sums.get(Sum::Runs) as f64 / runs;
-                let threads = (threads.ceil().min(1e6) as usize).max(1);
-                let samples = sums.value(Sum::Samples);
+            let threads = threads_of_run(sums) * sums.get(Sum::Runs) as f64 / runs;
+            let threads = (threads.ceil().min(1e6) as usize).max(1);
+            let samples = sums.value(Sum::Samples);
+            if let (Some(it), Some(load)) = (groups.get_mut(group as usize), loads.get_mut(group as usize)) {
                 *it = (it.0.saturating_add(threads), it.1 + samples);
-                busiest = busiest.max(samples / threads as f64);
+                load.add(threads, samples / threads as f64 / awake);
             }
             group_of.insert(class.clone(), group);
         }
@@ -93,8 +94,7 @@ impl Judge {
         let layout = match &known {
             Some(known) => {
                 let places: Vec<Place> = all.iter().map(|(place, _)| (*place).clone()).collect();
-                let load = |&(threads, samples): &(usize, f64)| Load { threads, busy: samples / busiest };
-                known.layout(&places, &groups.iter().map(load).collect::<Vec<_>>())
+                known.layout(&places, &loads)
             }
             None => Layout::new(&laid, order.llcs()),
         };

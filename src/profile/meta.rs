@@ -45,6 +45,9 @@ pub struct Meta {
     pub begin_unix: f64,
     /// Seconds from the first event enabled to the last disabled.
     pub duration: f64,
+    /// CPU time in seconds of all threads of the host but the recorder's in this time; `None` if not all were sampled, or it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_seconds: Option<f64>,
     /// The host.
     pub host: Host,
     /// The events.
@@ -147,6 +150,7 @@ impl Meta {
             begin: 0,
             begin_unix: 0.0,
             duration: 0.0,
+            cpu_seconds: None,
             host: Host::default(),
             events: Vec::new(),
             identity,

@@ -47,11 +47,12 @@ impl Sampled {
     /// The samples that `decider` took from a session with this `outcome`, to be decided with `options`. `symbols` tells how to
     /// name code, if the decider keeps it.
     pub(super) fn new(
-        decider: Decider,
+        mut decider: Decider,
         mut outcome: Outcome,
         options: config::DecisionOptions,
         symbols: SymbolOptions,
     ) -> Self {
+        decider.know_busy_cpus(outcome.cpu_time.map(|it| it.as_secs_f64() / outcome.duration.as_secs_f64()));
         outcome.loss.no_cgroup_path += decider.no_cgroup_path();
         outcome.loss.evicted += decider.unlisted();
         Self { decider, outcome, skipped: Skipped::new(), options, symbols, procfs: None, raises: false }
@@ -98,8 +99,10 @@ fn evidence(
     host: &str,
     folds: &Folds,
 ) -> Result<Evidence, EvidenceError> {
-    let run =
-        Sums::default().with(Sum::Duration, outcome.duration.as_millis() as u64).with(Sum::Lost, outcome.loss.lost());
+    let run = Sums::default()
+        .with(Sum::Duration, outcome.duration.as_millis() as u64)
+        .with(Sum::CpuTime, outcome.cpu_time.unwrap_or_default().as_millis() as u64)
+        .with(Sum::Lost, outcome.loss.lost());
     decider.evidence(scope, host, folds, &run)
 }
 

@@ -175,8 +175,13 @@ impl Session<'_> {
         let Self { source, skipped, sampling, raises, plan } = self;
         let _raised = raised(raises);
         let mut decider = plan.decider(source, sampling.memory);
+        let is_selection = sampling.select.is_some();
         let procfs = matches!(sampling.from, OpenInput::Kernel(_)).then(|| sampling.stop.roots.proc.clone());
-        let outcome = sampling.run(&mut decider, ended);
+        let mut outcome = sampling.run(&mut decider, ended);
+        if is_selection {
+            // It is that of all threads.
+            outcome.cpu_time = None;
+        }
         let mut sampled = Sampled::new(decider, outcome, plan.decision(), plan.symbols);
         (sampled.skipped, sampled.procfs, sampled.raises) = (skipped, procfs, raises);
         sampled

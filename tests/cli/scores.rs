@@ -238,6 +238,34 @@ fn subcells_that_fit_the_caches_are_better_than_those_that_do_not() {
 }
 
 #[test]
+fn threads_that_sleep_seldom_run_on_the_cpus_of_others() {
+    let directory = tempfile::tempdir().unwrap();
+    two_groups(directory.path());
+    let three = cells(directory.path(), "three.json", &[&["get"], &["put"]]);
+    let path = directory.path().to_str().unwrap();
+    let score = |cpu_seconds: f64, more: &[&str]| {
+        let known = serde_json::json!({ "source": "mem", "duration": 8.0, "cpu_seconds": cpu_seconds });
+        crate::profile::meta::write(directory.path(), &known);
+        let target = ["--target-cpus", "8", "--target-llcs", "2", "--json"];
+        let args = [&["score", "-f", path, "--config", &three][..], &target, more].concat();
+        let found: Value = serde_json::from_str(&expect(&scxprof(&args), 0)).unwrap();
+        found["configurations"][0]["score"].as_f64().unwrap()
+    };
+    // "get" has CPUs 3 to 5, and "put" 6 and 7; without a configuration three of seven others are near.
+    let of = |get: f64, put: f64| ((get + put) / 2.0 - 3.0 / 7.0) / (4.0 / 7.0);
+    let asleep = of((5.0 / 9.0 * 4.0 - 1.0) / 3.0, 1.0);
+    let awake = of(1.0 / 3.0, 1.0 / 3.0);
+    let [much, little] = [8.0 * 8.0, 0.08].map(|cpu_seconds| score(cpu_seconds, &[]));
+    assert!((much - awake).abs() < 0.05, "{much} {awake}");
+    assert!((little - asleep).abs() < 0.05, "{little} {asleep}");
+    let half = score(4.0 * 8.0, &[]);
+    assert!(half > much + 0.1 && half < little - 0.1, "{much} {half} {little}");
+    // The CPU time is that of all threads, and says nothing of a selection.
+    let selected = score(0.08, &["--comm", "get|put"]);
+    assert!((selected - much).abs() < 1e-9, "{selected} {much}");
+}
+
+#[test]
 fn layers_have_scores_too() {
     let directory = tempfile::tempdir().unwrap();
     let path = profile(directory.path());

@@ -10,7 +10,7 @@ mod hostile;
 mod layouts;
 mod made;
 mod mappings;
-mod meta;
+pub mod meta;
 mod names;
 mod parallel;
 mod parts;

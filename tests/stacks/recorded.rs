@@ -28,6 +28,7 @@ fn a_profile_has_memory_and_call_stacks() {
         assert!(output.status.success(), "{}", said(&output));
         let meta = std::fs::read(format!("{profile}/meta.json")).unwrap();
         let meta: Value = serde_json::from_slice(&meta).unwrap();
+        assert!(meta["cpu_seconds"].is_null(), "only the program was sampled: {meta}");
         let of_stacks = |event: &&Value| event["stacks"] == true;
         let events: Vec<&Value> = meta["events"].as_array().unwrap().iter().filter(of_stacks).collect();
         assert!(events.len() == 1 && events[0]["name"] == "cpu-clock:u", "{meta}");

@@ -327,6 +327,7 @@ impl Recorder {
             begin: self.begin(),
             begin_unix: now - passed,
             duration: outcome.duration.as_secs_f64(),
+            cpu_seconds: outcome.cpu_time.map(|it| it.as_secs_f64()),
             host: meta::Host::here(self.roots()),
             events: events.collect(),
             identity: self.identity(),

@@ -11,6 +11,7 @@ use crate::bpf::HintWatch;
 use crate::host::aside;
 use crate::host::clock::boottime_ns;
 use crate::host::priority;
+use crate::host::usage::BusyTime;
 use crate::host::{proc, Roots};
 use crate::outcome::Outcome;
 use crate::profile::Recorder;
@@ -107,6 +108,9 @@ struct Kernel {
     reread: Option<ProcfsRescan>,
     begin: Instant,
     duration: Duration,
+    /// Since when the CPU time of others is known, if all are sampled; and what it was at the end.
+    busy: Option<BusyTime>,
+    cpu_time: Option<Duration>,
     /// Look-ups without an answer before this capture.
     unanswered: u64,
     notes: Vec<String>,
@@ -157,6 +161,8 @@ impl Capture {
         let tee = recorder.clone().map(|recorder| recorder as Arc<dyn Tee>);
         let running = sampler.start(tee.as_ref())?;
         let begin = Instant::now();
+        let takes_all = matches!(sampling.target, Target::System) && options.only.is_none();
+        let busy = takes_all.then(|| BusyTime::begin(&roots.proc));
         let recovers = sampling.source == Source::Timer;
         let accesses = match sampling.source {
             Source::Timer => Accesses::Recovered(Box::new(Recoverer::new(&roots.proc, memory / 4, running.wanted()))),
@@ -210,6 +216,8 @@ impl Capture {
             recorder,
             begin,
             duration: Duration::ZERO,
+            busy,
+            cpu_time: None,
             unanswered: aside::unanswered(),
             notes,
         };
@@ -275,6 +283,7 @@ impl Origin for Kernel {
             reread.stop(order);
         }
         self.duration = self.begin.elapsed();
+        self.cpu_time = self.cpu_time();
         if let Some(watch) = &self.watch {
             for batch in watch.batches() {
                 order.push(Batch { worker: self.running.workers(), ..batch });
@@ -298,6 +307,10 @@ impl Origin for Kernel {
         self.notes.clone()
     }
 
+    fn cpu_time(&self) -> Option<Duration> {
+        self.busy.as_ref()?.now()
+    }
+
     fn loss_so_far(&self) -> Loss {
         self.running.loss_so_far()
     }
@@ -310,7 +323,7 @@ impl Origin for Kernel {
     }
 
     fn end(self, outcome: &mut Outcome, mut ending: Ending<PendingSample>) {
-        let Self { running, watch, recorder, duration, unanswered, mut notes, .. } = self;
+        let Self { running, watch, recorder, duration, cpu_time, unanswered, mut notes, .. } = self;
         ending.namer.finish_code(&mut outcome.modules);
         notes.append(&mut outcome.notes);
         if let Some(recorder) = &recorder {
@@ -334,6 +347,7 @@ impl Origin for Kernel {
             recorder.lost(&totals.lost);
         }
         (outcome.events, outcome.duration, outcome.realtime) = (totals.events, duration, totals.realtime);
+        outcome.cpu_time = cpu_time;
         outcome.loss.add(&totals.loss);
         outcome.notes.extend(totals.notes);
         let unanswered = aside::unanswered().saturating_sub(unanswered);

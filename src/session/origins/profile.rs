@@ -45,6 +45,7 @@ pub(in super::super) fn run(
     }
     outcome.events = meta.event_count;
     outcome.duration = Duration::try_from_secs_f64(meta.duration).unwrap_or(outcome.duration);
+    outcome.cpu_time = meta.cpu_seconds.and_then(|it| Duration::try_from_secs_f64(it).ok());
     if reads_aside {
         // What is known of memory's samples says nothing of these, but for the recording's own losses.
         outcome.loss.add(&Loss {
