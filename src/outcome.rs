@@ -26,7 +26,8 @@ pub struct Outcome {
     pub events: u64,
     /// The time from the first event enabled to the last disabled.
     pub duration: Duration,
-    /// CPU time of all other threads of the host in this time; `None` if not all were sampled, or it is not known.
+    /// CPU time of all other threads of the host in this time; `None` if not all were sampled, or if it is not known how much they would
+    /// use.
     pub cpu_time: Option<Duration>,
     /// Counts of the recovery, for a source that recovers addresses.
     pub recovery: Option<RecoveryStats>,

@@ -54,12 +54,12 @@ impl Load {
 
     /// How many of them run on `cpus` CPUs of their own, on average, if a thread that wakes up while all of these are busy runs elsewhere.
     ///
-    /// This is the traffic that so many lines carry for a finite number of sources (Engset's formula). The sources are equal threads with
-    /// the same mean and variance of the number that run.
+    /// This is about the traffic that so many lines carry for a finite number of sources (Engset's formula), which lets a thread that
+    /// finds no CPU sleep again. The sources are equal threads with the same mean and variance of the number that run.
     pub(crate) fn at_home(&self, cpus: f64) -> f64 {
         let each = (self.squares / self.busy).min(1.0);
         let threads = self.busy / each;
-        if !threads.is_finite() || threads <= cpus {
+        if !threads.is_finite() || threads <= cpus.floor() {
             return self.busy;
         }
         let ratio = each / (1.0 - each);
@@ -89,30 +89,24 @@ pub struct Part {
     pub group: Option<usize>,
 }
 
-/// What the parts of a cell lend each other.
-#[derive(Debug, Clone)]
-pub(crate) struct Lent {
-    /// The part of what each part's threads run that is on CPUs of others.
-    pub(crate) away: Vec<f64>,
-    /// The part of each one in the idle CPUs.
-    pub(crate) idle: Vec<f64>,
-}
-
-impl Lent {
-    /// In a cell whose parts have so many CPUs each, and these threads.
-    pub(crate) fn by(parts: &[(f64, Load)]) -> Self {
-        let home: Vec<f64> = parts.iter().map(|(cpus, load)| load.at_home(*cpus)).collect();
-        let away: Vec<f64> = parts.iter().zip(&home).map(|((_, load), home)| (load.busy - home).max(0.0)).collect();
-        let mut idle: Vec<f64> = parts.iter().zip(&home).map(|((cpus, _), home)| (cpus - home).max(0.0)).collect();
-        let (all_idle, all_away): (f64, f64) = (idle.iter().sum(), away.iter().sum());
-        // Where there are fewer idle CPUs, the others wait.
-        let lent = if all_away > 0.0 { (all_idle / all_away).min(1.0) } else { 0.0 };
-        for it in &mut idle {
-            *it /= all_idle.max(f64::MIN_POSITIVE);
-        }
-        let of_all = |(home, away): (f64, f64)| away * lent / (home + away * lent).max(f64::MIN_POSITIVE);
-        Self { away: home.into_iter().zip(away).map(of_all).collect(), idle }
-    }
+/// Where the threads of the parts of a cell run, which lend each other idle CPUs: of each part, the parts of its threads' time that are on
+/// the CPUs of each one.
+///
+/// `parts` are their CPUs and their threads. Where there are too few idle CPUs, threads wait for their own.
+pub(crate) fn lent(parts: &[(f64, Load)]) -> Vec<Vec<f64>> {
+    let home: Vec<f64> = parts.iter().map(|(cpus, load)| load.at_home(*cpus)).collect();
+    let away: Vec<f64> = parts.iter().zip(&home).map(|((_, load), home)| (load.busy - home).max(0.0)).collect();
+    let idle: Vec<f64> = parts.iter().zip(&home).map(|((cpus, _), home)| (cpus - home).max(0.0)).collect();
+    let (all_idle, all_away): (f64, f64) = (idle.iter().sum(), away.iter().sum());
+    let runs = if all_away > 0.0 { (all_idle / all_away).min(1.0) } else { 0.0 };
+    let of_part = |(at, ((home, away), own)): (usize, ((&f64, &f64), &f64))| -> Vec<f64> {
+        // Its threads are away only while none of its own is idle.
+        let others = (all_idle - own).max(f64::MIN_POSITIVE);
+        let away = if others > 1e-9 { away * runs / (home + away * runs).max(f64::MIN_POSITIVE) } else { 0.0 };
+        let on = |(to, idle): (usize, &f64)| if to == at { 1.0 - away } else { away * idle / others };
+        idle.iter().enumerate().map(on).collect()
+    };
+    home.iter().zip(&away).zip(&idle).enumerate().map(of_part).collect()
 }
 
 /// One of so many equal shares of CPUs side by side; the first ones get the remainder, as scx_mitosis gives CPUs to cells and
@@ -223,20 +217,16 @@ impl Layout {
         let mut inside = vec![Vec::new(); if is_many { 0 } else { groups }];
         for cell in parts.chunk_by(|a, b| a.cell == b.cell) {
             let loads: Vec<_> = cell.iter().map(|it| (it.cpus.len() as f64, it.load)).collect();
-            let lent = Lent::by(&loads);
-            // The part of each cache in the CPUs of each part, and in those that are idle.
             let of: Vec<Vec<f64>> = cell.iter().map(|it| caches.parts(it.cpus.clone(), cpus)).collect();
-            let idle = (0..count)
-                .map(|at| of.iter().zip(&lent.idle).map(|(of, idle)| of.get(at).map_or(0.0, |it| it * idle)).sum());
-            let idle: Vec<f64> = idle.collect();
-            for ((part, of), away) in cell.iter().zip(&of).zip(&lent.away) {
+            for (part, on) in cell.iter().zip(lent(&loads)) {
                 let Some(group) = part.group else { continue };
-                // Without any CPU they may be anywhere.
-                let its: Vec<f64> = if part.cpus.is_empty() && *away <= 0.0 {
-                    vec![1.0 / count as f64; count]
-                } else {
-                    of.iter().zip(&idle).map(|(of, idle)| (1.0 - away) * of + away * idle).collect()
-                };
+                let at =
+                    |cache| of.iter().zip(&on).map(|(of, on)| of.get(cache).map_or(0.0, |it| it * on)).sum::<f64>();
+                let mut its: Vec<f64> = (0..count).map(at).collect();
+                if its.iter().all(|it| *it <= 0.0) {
+                    // Without any CPU they may be anywhere.
+                    its.fill(1.0 / count as f64);
+                }
                 if let Some(own) = own.get_mut(group) {
                     *own = of_two(both(&its, &its), part.load.threads);
                 }

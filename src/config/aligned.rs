@@ -18,7 +18,7 @@ use super::note::Note;
 use super::prefixes::tidy;
 use super::shares::CellCpus;
 use super::tally::{CellIndex, Tally};
-use crate::cluster::layout::{share, Lent, Load};
+use crate::cluster::layout::{lent, share, Load};
 use crate::sample::Comm;
 
 /// A smaller difference of what stays in one cache is none.
@@ -102,7 +102,7 @@ struct CellFacts<'a> {
 
 /// Threads by the subcell that takes them, in the order in which the scheduler numbers subcells: the catch-all is first.
 struct Census {
-    /// Of each, in one cell.
+    /// How much the threads of each run, in one cell.
     loads: Vec<Load>,
     /// What the communities of each two share, of 1.
     shared: Vec<Vec<f64>>,
@@ -276,13 +276,7 @@ impl Census {
                 of_place.join(load);
             }
         }
-        let lent = Lent::by(&of_places);
-        // The part of its threads' time on the CPUs of each place.
-        let of_place = |(place, away): (usize, &f64)| -> Vec<f64> {
-            let on = |(at, idle): (usize, &f64)| if at == place { 1.0 - away } else { 0.0 } + away * idle;
-            lent.idle.iter().enumerate().map(on).collect()
-        };
-        let on: Vec<Vec<f64>> = lent.away.iter().enumerate().map(of_place).collect();
+        let on = lent(&of_places);
         let near = |a: &[f64], b: &[f64]| -> f64 {
             let of = |(a, near): (&f64, &Vec<f64>)| a * near.iter().zip(b).map(|(near, b)| near * b).sum::<f64>();
             a.iter().zip(&parts.near).map(of).sum()

@@ -66,7 +66,7 @@ pub struct Members {
     pub threads: Vec<Member>,
     /// How much their communities share. If it is empty, a community is worth its samples.
     pub affinity: Affinity,
-    /// Samples that a thread would have that never sleeps; 0 if that is not known.
+    /// Samples that a thread would have that never sleeps, if that is known; at least it has those of the busiest one.
     pub awake: f64,
 }
 

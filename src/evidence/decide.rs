@@ -146,7 +146,6 @@ impl Evidence {
             }
         }
         members.affinity = affinity(&totals, &community_of);
-        members.awake = totals.awake(self);
         let runs = self.total(RowKind::Run, Sum::Runs).max(1.0);
         let cells_of_host = 1 + (self.total(RowKind::Cell, Sum::Cgroups) / runs).ceil().min(1e6) as usize;
         let options = DecisionOptions { cells: Some(cells_of_host), ..*options };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::key::{Class, RowKind};
-use super::rows::{Evidence, Sum};
+use super::rows::{Evidence, Sum, Sums};
 use super::totals::{threads_of_run, Totals};
 use crate::cluster::layout::{Group, Layout, Load};
 use crate::cluster::rules::Rules;
@@ -47,9 +47,11 @@ impl Judge {
         let mut places: BTreeMap<Place, u32> = BTreeMap::new();
         let mut groups: Vec<(usize, f64)> = Vec::new();
         let mut loads: Vec<Load> = Vec::new();
-        let awake = totals.awake(evidence);
-        let mut group_of: BTreeMap<Class, u32> = BTreeMap::new();
         let runs = evidence.total(RowKind::Run, Sum::Runs).max(1.0);
+        // Sums do not say how much threads sleep: the busiest one stands for one that never does.
+        let busiest = totals.classes.values().map(|it| it.value(Sum::Samples) / threads_of(it, runs) as f64);
+        let busiest = busiest.fold(f64::MIN_POSITIVE, f64::max);
+        let mut group_of: BTreeMap<Class, u32> = BTreeMap::new();
         // Where hints were not followed, no class has one.
         let has_hints = totals.classes.keys().any(|class| !class.hint.is_empty());
         for (class, sums) in &totals.classes {
@@ -63,12 +65,11 @@ impl Judge {
                 groups.push((0, 0.0));
                 loads.push(Load::default());
             }
-            let threads = threads_of_run(sums) * sums.get(Sum::Runs) as f64 / runs;
-            let threads = (threads.ceil().min(1e6) as usize).max(1);
+            let threads = threads_of(sums, runs);
             let samples = sums.value(Sum::Samples);
             if let (Some(it), Some(load)) = (groups.get_mut(group as usize), loads.get_mut(group as usize)) {
                 *it = (it.0.saturating_add(threads), it.1 + samples);
-                load.add(threads, samples / threads as f64 / awake);
+                load.add(threads, samples / threads as f64 / busiest);
             }
             group_of.insert(class.clone(), group);
         }
@@ -134,6 +135,12 @@ impl Judge {
         }
         sum
     }
+}
+
+/// Threads of a class on a host, of so many runs.
+fn threads_of(sums: &Sums, runs: f64) -> usize {
+    let threads = threads_of_run(sums) * sums.get(Sum::Runs) as f64 / runs;
+    (threads.ceil().min(1e6) as usize).max(1)
 }
 
 impl Evidence {

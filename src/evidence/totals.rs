@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 
 use super::key::{Class, RowKind};
 use super::link::{link, Pair, Rules};
-use super::rows::{Evidence, Sum, Sums, THOUSAND};
+use super::rows::{Evidence, Sum, Sums};
 use crate::cluster::rules;
-use crate::config::awake;
 
 /// Possible misses that were counted of a class without which nothing is said of it.
 pub(super) const LEAST_COUNTED: f64 = 20.0;
@@ -47,16 +46,6 @@ impl Totals {
             add(to, pair, sums);
         }
         totals
-    }
-
-    /// Samples that a thread of `evidence`, whose totals these are, would have that never sleeps: by the CPU time of its hosts if that is
-    /// known, and at least those of the busiest thread.
-    pub(super) fn awake(&self, evidence: &Evidence) -> f64 {
-        let busiest = self.classes.values().map(|it| it.value(Sum::Samples) / threads_of_run(it).max(1.0));
-        let busiest = busiest.fold(f64::MIN_POSITIVE, f64::max);
-        let of_runs = |sum| evidence.total(RowKind::Run, sum);
-        let cpus = of_runs(Sum::CpuTime) / of_runs(Sum::Duration);
-        awake(busiest, of_runs(Sum::Samples) / THOUSAND, Some(cpus))
     }
 
     /// The sums of two classes of one cell.

@@ -15,13 +15,10 @@ pub struct CpuTimes {
     pub busy: u64,
     /// All.
     pub all: u64,
-}
-
-impl CpuTimes {
     /// Idle and waiting for I/O.
-    fn idle(self) -> u64 {
-        self.all.saturating_sub(self.busy)
-    }
+    pub idle: u64,
+    /// Code of guests, which is a part of `busy`.
+    pub guest: u64,
 }
 
 /// The times of each CPU, of `/proc/stat` (proc_stat(5)); none if it cannot be read.
@@ -37,17 +34,21 @@ fn times(line: &str) -> Option<(u32, CpuTimes)> {
     let fields = line.strip_prefix("cpu").filter(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))?;
     let mut fields = fields.split_ascii_whitespace();
     let cpu = fields.next()?.parse().ok()?;
-    let fields: Vec<u64> = fields.take(8).map_while(|field| field.parse().ok()).collect();
-    let all = fields.iter().fold(0u64, |sum, field| sum.saturating_add(*field));
+    let fields: Vec<u64> = fields.take(10).map_while(|field| field.parse().ok()).collect();
+    let sum = |fields: &[u64]| fields.iter().fold(0u64, |sum, field| sum.saturating_add(*field));
+    let (of_host, of_guests) = fields.split_at(fields.len().min(8));
     // idle and iowait.
-    let idle = fields.iter().skip(3).take(2).fold(0u64, |sum, field| sum.saturating_add(*field));
-    (fields.len() >= 4).then_some((cpu, CpuTimes { busy: all.saturating_sub(idle), all }))
+    let (all, idle) = (sum(of_host), sum(of_host.get(3..5.min(of_host.len())).unwrap_or_default()));
+    (fields.len() >= 4).then_some((cpu, CpuTimes { busy: all.saturating_sub(idle), all, idle, guest: sum(of_guests) }))
 }
+
+/// Below this part of idle time, what threads would use is not known.
+const LEAST_IDLE: f64 = 0.05;
 
 /// CPU time that all other threads of the host use.
 ///
-/// It is the time in which CPUs are not idle, as kernels without a tick on idle CPUs measure that exactly; what they count as busy are
-/// ticks, of which a virtual machine can lose some.
+/// It is the time in which CPUs are neither idle nor run a guest's code: kernels without a tick on idle CPUs measure idle time exactly,
+/// and of the ticks that they count as busy a virtual machine can lose some.
 #[derive(Debug)]
 pub struct BusyTime {
     proc: PathBuf,
@@ -63,17 +64,20 @@ impl BusyTime {
         Self { proc: proc.to_owned(), begin: Instant::now(), times: cpu_times(proc), own: own_cpu_ns() }
     }
 
-    /// What they have used; `None` if it cannot be read.
+    /// What they have used so far. `None` if it cannot be read, or if hardly any CPU time was left ([`LEAST_IDLE`]): then threads wait
+    /// for each other, and would use more.
     #[must_use]
     pub fn now(&self) -> Option<Duration> {
-        let tick = Duration::from_secs(1) / u32::try_from(rustix::param::clock_ticks_per_second()).ok()?.max(1);
-        let (elapsed, now) = (self.begin.elapsed(), cpu_times(&self.proc));
-        let busy = now.iter().filter_map(|(cpu, now)| {
-            let idle = now.idle().saturating_sub(self.times.get(cpu)?.idle());
-            Some(elapsed.saturating_sub(tick.saturating_mul(u32::try_from(idle).unwrap_or(u32::MAX))))
-        });
-        let all = busy.reduce(Duration::saturating_add)?;
-        Some(all.saturating_sub(Duration::from_nanos(own_cpu_ns().saturating_sub(self.own))))
+        let (elapsed, now) = (self.begin.elapsed().as_secs_f64(), cpu_times(&self.proc));
+        let both: Vec<_> = now.iter().filter_map(|(cpu, now)| Some((self.times.get(cpu)?, now))).collect();
+        let ticks = |of: fn(&CpuTimes) -> u64| -> f64 {
+            let passed: u64 = both.iter().map(|(then, now)| of(now).saturating_sub(of(then))).sum();
+            passed as f64 / rustix::param::clock_ticks_per_second().max(1) as f64
+        };
+        let (all, idle) = (elapsed * both.len() as f64, ticks(|it| it.idle));
+        let own = own_cpu_ns().saturating_sub(self.own) as f64 / 1e9;
+        let used = (all - idle - ticks(|it| it.guest) - own).max(0.0);
+        (idle > LEAST_IDLE * all).then(|| Duration::try_from_secs_f64(used).ok()).flatten()
     }
 }
 
@@ -91,7 +95,10 @@ mod tests {
     #[test]
     fn cpus_are_busy_but_for_idle_and_io() {
         let line = |text| times(text);
-        assert_eq!(line("cpu3 10 1 20 60 9 2 3 4 50 0"), Some((3, CpuTimes { busy: 40, all: 109 })));
+        assert_eq!(
+            line("cpu3 10 1 20 60 9 2 3 4 50 0"),
+            Some((3, CpuTimes { busy: 40, all: 109, idle: 69, guest: 50 }))
+        );
         assert_eq!(line("cpu  10 1 20 60 9 2 3 4 50 0"), None);
         assert_eq!(line("intr 5 1 2 3 4"), None);
         assert_eq!(line("cpu7 1 2"), None);
@@ -101,15 +108,24 @@ mod tests {
     fn others_use_what_is_not_idle() {
         let dir = tempfile::tempdir().unwrap();
         let stat = |text: &str| std::fs::write(dir.path().join("stat"), text).unwrap();
-        stat("cpu  0 0 0 0\ncpu0 10 0 0 100 0\ncpu1 10 0 0 100 0\n");
+        let begin = "cpu  0 0 0 0\ncpu0 10 0 0 100 0 0 0 0 0\ncpu1 10 0 0 100 0 0 0 0 0\n";
+        stat(begin);
         let busy = BusyTime::begin(dir.path());
-        std::thread::sleep(Duration::from_millis(30));
-        // The first was always idle, for longer than there was, and the second never; the third came later.
-        stat("cpu0 10 0 0 100000 0\ncpu1 10 0 0 100 0\ncpu2 5 0 0 5 0\n");
-        let begin = busy.begin.elapsed();
-        let used = busy.now().unwrap();
-        let own = Duration::from_nanos(own_cpu_ns() - busy.own);
-        assert!(used + own >= begin && used <= busy.begin.elapsed(), "{begin:?} {used:?} {own:?}");
+        let tick = 1.0 / rustix::param::clock_ticks_per_second() as f64;
+        // So long ago that own time and the time of the test are little: the first CPU was idle for half of it, and the second ran a guest
+        // for a quarter; a third came later.
+        let busy = BusyTime { begin: busy.begin.checked_sub(Duration::from_secs(1000)).unwrap(), ..busy };
+        let ticks = |seconds: f64| (seconds / tick).round() as u64;
+        let (half, quarter) = (100 + ticks(500.0), ticks(250.0));
+        stat(&format!(
+            "cpu0 10 0 0 {half} 0 0 0 0 0\ncpu1 {} 0 0 100 0 0 0 0 {quarter}\ncpu2 5 0 0 5 0 0 0 0 0\n",
+            10 + quarter
+        ));
+        let used = busy.now().unwrap().as_secs_f64();
+        assert!((used - 1250.0).abs() < 300.0, "{used}");
+        // Nothing was idle.
+        stat(begin);
+        assert_eq!(busy.now(), None);
         std::fs::remove_file(dir.path().join("stat")).unwrap();
         assert_eq!((busy.now(), BusyTime::begin(dir.path()).now()), (None, None));
     }

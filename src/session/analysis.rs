@@ -99,10 +99,8 @@ fn evidence(
     host: &str,
     folds: &Folds,
 ) -> Result<Evidence, EvidenceError> {
-    let run = Sums::default()
-        .with(Sum::Duration, outcome.duration.as_millis() as u64)
-        .with(Sum::CpuTime, outcome.cpu_time.unwrap_or_default().as_millis() as u64)
-        .with(Sum::Lost, outcome.loss.lost());
+    let run =
+        Sums::default().with(Sum::Duration, outcome.duration.as_millis() as u64).with(Sum::Lost, outcome.loss.lost());
     decider.evidence(scope, host, folds, &run)
 }
 

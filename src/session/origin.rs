@@ -1,7 +1,5 @@
 //! Where the samples of a session come from.
 
-use std::time::Duration;
-
 use super::inlet::{Inlet, Unnamed};
 use super::namer::Namer;
 use super::order::Order;
@@ -42,11 +40,6 @@ pub(super) trait Origin {
     /// The same while it runs.
     fn loss_so_far(&self) -> Loss {
         self.loss()
-    }
-
-    /// CPU time of all other threads of the host so far, where all are sampled and it is known.
-    fn cpu_time(&self) -> Option<Duration> {
-        None
     }
 
     /// Facts for the user so far, in sentences.

@@ -139,10 +139,6 @@ impl<O: Origin> Meanwhile for Now<'_, O> {
         self.origin.notes()
     }
 
-    fn cpu_time(&self) -> Option<Duration> {
-        self.origin.cpu_time()
-    }
-
     fn loss(&self) -> Loss {
         let mut loss = self.origin.loss_so_far();
         loss.add(self.namer.loss());

@@ -44,16 +44,20 @@ pub(super) struct Sampling<'a> {
 impl Sampling<'_> {
     fn run(self, sink: &mut dyn Sink, mut ended: impl FnMut(Progress) -> bool) -> Outcome {
         let Self { from, sinks, select, stop, memory, use_hints } = self;
+        let is_selection = select.is_some();
         let mut all = All { first: sink, others: sinks, select, selected: Vec::new() };
         let mut ended = |now: Progress| ended(now) || stop.met(now);
-        match from {
+        let outcome = match from {
             OpenInput::Kernel(capture) => capture.run(&mut all, &mut ended),
             OpenInput::Profile(profile, symbols) => {
                 origins::run_profile(profile, memory, &symbols, &mut all, &mut ended)
             }
             OpenInput::Feed(feed) => origins::run_feed(feed, memory, use_hints, &mut all, &mut ended),
             OpenInput::Trace(trace) => origins::run_trace(trace, &mut all, &mut ended),
-        }
+        };
+        // It is that of all threads.
+        let cpu_time = outcome.cpu_time.filter(|_| !is_selection);
+        Outcome { cpu_time, ..outcome }
     }
 }
 
@@ -175,13 +179,8 @@ impl Session<'_> {
         let Self { source, skipped, sampling, raises, plan } = self;
         let _raised = raised(raises);
         let mut decider = plan.decider(source, sampling.memory);
-        let is_selection = sampling.select.is_some();
         let procfs = matches!(sampling.from, OpenInput::Kernel(_)).then(|| sampling.stop.roots.proc.clone());
-        let mut outcome = sampling.run(&mut decider, ended);
-        if is_selection {
-            // It is that of all threads.
-            outcome.cpu_time = None;
-        }
+        let outcome = sampling.run(&mut decider, ended);
         let mut sampled = Sampled::new(decider, outcome, plan.decision(), plan.symbols);
         (sampled.skipped, sampled.procfs, sampled.raises) = (skipped, procfs, raises);
         sampled

@@ -1,7 +1,5 @@
 //! What takes samples, and selects them.
 
-use std::time::Duration;
-
 use crate::resolve::{AddressSpaces, Cgroups, Modules, Stacks};
 use crate::sample::sched::SchedEvent;
 use crate::sample::{Comm, Sample, ThreadIndex};
@@ -34,11 +32,6 @@ pub trait Meanwhile {
 
     /// What was lost and left out so far. For a capture of the kernel's events this asks the kernel for the count of each event.
     fn loss(&self) -> Loss;
-
-    /// CPU time of all other threads of the host since the capture began; `None` if not all are sampled, or it is not known.
-    fn cpu_time(&self) -> Option<Duration> {
-        None
-    }
 }
 
 /// Receives samples in order of time.

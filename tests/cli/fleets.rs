@@ -322,7 +322,7 @@ fn rows_take_no_more_than_memory_says() {
     for at in 0..20_000 {
         let class = scxprof::evidence::Class { comm: format!("{at}"), ..Default::default() };
         let key = scxprof::evidence::Key::of(scxprof::evidence::RowKind::Class, &scope, &class);
-        many.add(key, &scxprof::evidence::Sums([1; 18])).unwrap();
+        many.add(key, &scxprof::evidence::Sums([1; 17])).unwrap();
     }
     scxprof::evidence::file::write(&many, fs::File::create(&parts).unwrap()).unwrap();
     refused(

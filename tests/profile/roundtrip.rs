@@ -326,14 +326,8 @@ fn a_signal_keeps_what_was_recorded() {
     let Some(child) = begin("a_signal_keeps_what_was_recorded", &out) else { return };
     assert!(!out.exists(), "it has its name when it is whole");
     interrupt(child);
-    let (_, outcome, damage) = replayed(&out);
+    let (_, _, damage) = replayed(&out);
     assert_eq!(damage, Vec::<String>::new());
-    // Of all CPUs; the kernel counts whole ticks.
-    let meta: serde_json::Value = serde_json::from_slice(&std::fs::read(out.join("meta.json")).unwrap()).unwrap();
-    let [busy, duration, cpus] =
-        [&meta["cpu_seconds"], &meta["duration"], &meta["host"]["cpus"]].map(|number| number.as_f64().unwrap());
-    assert!(busy / cpus <= duration + 0.05, "{meta}");
-    assert!((outcome.cpu_time.unwrap().as_secs_f64() - busy).abs() < 1e-6, "{outcome:?}");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left");
     assert_eq!(out.metadata().unwrap().permissions().mode() & 0o777, 0o700, "for its owner alone");
 }

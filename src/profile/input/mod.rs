@@ -441,6 +441,7 @@ impl Profile {
         let of_others = || Meta::of_others(self.source(), self.identity(), self.address_from());
         Meta {
             duration: outcome.duration.as_secs_f64(),
+            cpu_seconds: outcome.cpu_time.map(|it| it.as_secs_f64()),
             samples: outcome.samples,
             accesses: outcome.accesses,
             event_count: outcome.events,

@@ -83,7 +83,7 @@ pub(super) struct MemorySink {
     /// When losses were read last.
     loss_read: u64,
     /// The losses and the accesses before this sharing window.
-    before: (Loss, u64, Option<Duration>),
+    before: (Loss, u64),
 }
 
 impl MemorySink {
@@ -113,7 +113,7 @@ impl MemorySink {
             accesses: 0,
             last: 0,
             loss_read: 0,
-            before: (Loss::default(), 0, Some(Duration::ZERO)),
+            before: (Loss::default(), 0),
         };
         if let Some(begin) = begin {
             sink.begin(begin);
@@ -210,23 +210,21 @@ impl MemorySink {
         over.decider.processes(&now.process_names(), cgroups);
         let loss = now.loss();
         self.shared.lock().loss = loss;
-        let counts = self.counts(&over, &loss, now.cpu_time());
-        let outcome = Outcome { modules: now.modules(), address_spaces: now.address_spaces(), ..counts };
+        let outcome =
+            Outcome { modules: now.modules(), address_spaces: now.address_spaces(), ..self.counts(&over, &loss) };
         self.send(over, outcome);
     }
 
     /// The counts of a window.
-    fn counts(&mut self, over: &Over, loss: &Loss, cpu_time: Option<Duration>) -> Outcome {
+    fn counts(&mut self, over: &Over, loss: &Loss) -> Outcome {
         let of_window = loss.since(&self.before.0);
         let accesses = over.accesses - self.before.1;
-        let of_others = cpu_time.zip(self.before.2).and_then(|(now, before)| now.checked_sub(before));
-        self.before = (*loss, over.accesses, cpu_time);
+        self.before = (*loss, over.accesses);
         Outcome {
             samples: of_window.samples,
             accesses,
             events: of_window.samples,
             duration: Duration::from_nanos(over.ns),
-            cpu_time: of_others,
             loss: of_window,
             ..Outcome::default()
         }
@@ -257,7 +255,7 @@ impl MemorySink {
             ..counts
         };
         if let Some(over) = self.over.take() {
-            let counts = self.counts(&over, &outcome.loss, outcome.cpu_time);
+            let counts = self.counts(&over, &outcome.loss);
             self.send(over, named(counts));
         }
         let begin = self.sharing.map_or(0, |sharing| sharing.begin);
@@ -267,7 +265,7 @@ impl MemorySink {
             let decider = std::mem::replace(&mut self.decider, self.deciders.next());
             let ns = if is_first { outcome.duration.as_nanos() as u64 } else { ns };
             let over = Over { decider, ns, accesses: self.accesses };
-            let counts = self.counts(&over, &outcome.loss, outcome.cpu_time);
+            let counts = self.counts(&over, &outcome.loss);
             self.send(over, if is_first { outcome } else { named(counts) });
         }
     }

@@ -161,8 +161,10 @@ impl Capture {
         let tee = recorder.clone().map(|recorder| recorder as Arc<dyn Tee>);
         let running = sampler.start(tee.as_ref())?;
         let begin = Instant::now();
-        let takes_all = matches!(sampling.target, Target::System) && options.only.is_none();
-        let busy = takes_all.then(|| BusyTime::begin(&roots.proc));
+        // Samples of others are counts of events, and say nothing of time.
+        let takes_time = matches!(sampling.source, Source::Timer | Source::Pebs | Source::Ibs);
+        let takes_all = matches!(sampling.target, Target::System) && !sampling.child_pid_namespace;
+        let busy = (takes_time && takes_all).then(|| BusyTime::begin(&roots.proc));
         let recovers = sampling.source == Source::Timer;
         let accesses = match sampling.source {
             Source::Timer => Accesses::Recovered(Box::new(Recoverer::new(&roots.proc, memory / 4, running.wanted()))),
@@ -283,7 +285,7 @@ impl Origin for Kernel {
             reread.stop(order);
         }
         self.duration = self.begin.elapsed();
-        self.cpu_time = self.cpu_time();
+        self.cpu_time = self.busy.as_ref().and_then(BusyTime::now);
         if let Some(watch) = &self.watch {
             for batch in watch.batches() {
                 order.push(Batch { worker: self.running.workers(), ..batch });
@@ -305,10 +307,6 @@ impl Origin for Kernel {
 
     fn notes(&self) -> Vec<String> {
         self.notes.clone()
-    }
-
-    fn cpu_time(&self) -> Option<Duration> {
-        self.busy.as_ref()?.now()
     }
 
     fn loss_so_far(&self) -> Loss {

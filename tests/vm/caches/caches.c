@@ -5,7 +5,9 @@
 //     -plugin caches.so,llcs=2,l1=32:8,l2=256:8,llc=2048:16,ram=FILE,out=FILE,files=FILE,bloom_mib=256,slice=2000     caches as KiB:ways
 //
 // QEMU runs one vCPU after the other, each for up to half a million instructions, in which no other one would touch a line that both
-// write all the time. So while the model runs, the turn of a CPU ends after slice=2000 instructions.
+// write all the time. So while the model runs, the turn of a CPU ends after slice=2000 instructions. QEMU takes the CPUs in the order
+// of their numbers, so that a line which all of them write would change its last-level cache once for each cache in a round, however
+// many CPUs of each write it. So three of four turns end at once, at random: then the next CPU may be any other one.
 //
 // Each vCPU has an L1 and an L2, neighbouring vCPUs share a last-level cache (LLC). L2 includes L1, the LLC includes both. Replacement
 // is by age in each cache, of the accesses that reach this cache: a hit in L1 does not make the line younger in L2. Instruction fetches,
@@ -38,6 +40,8 @@ static bool modelled, counted, recording;
 static unsigned turn;  // this CPU runs
 static uint64_t ran;   // its instructions since its turn began
 static unsigned slice; // instructions of a turn while the model runs
+static uint64_t length; // those of this turn
+static uint64_t chance = 0x9e3779b97f4a7c15; // a number of xorshift64, never 0
 
 static uint64_t table;       // physical address of the table "who runs"; no page with 0
 static uint64_t table_vpage; // the page that the kernel sees it at; never one with UINT64_MAX
@@ -254,6 +258,14 @@ static void on_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t vaddr, 
     }
 }
 
+// How long the next turn is.
+static uint64_t draw(void) {
+    chance ^= chance << 13;
+    chance ^= chance >> 7;
+    chance ^= chance << 17;
+    return chance >> 62 ? 1 : slice;
+}
+
 static void on_block(unsigned cpu, void *instructions) {
     if (!modelled)
         return;
@@ -261,9 +273,11 @@ static void on_block(unsigned cpu, void *instructions) {
     if (cpu != turn) {
         turn = cpu;
         ran = 0;
+        length = draw();
     }
-    if ((ran += (uintptr_t)instructions) >= slice) {
+    if ((ran += (uintptr_t)instructions) >= length) {
         ran = 0;
+        length = draw();
         cpu_exit(qemu_get_cpu(cpu));
     }
 }

@@ -468,18 +468,27 @@ static void translation(void) {
     check(insns[3].callbacks == 1 && !insns[0].callbacks, "callbacks for accesses");
 }
 
+// How many turns of 100 instructions or of one block CPU 3 has in this many blocks of 10 instructions.
+static unsigned turns_in(unsigned blocks) {
+    memset(ended, 0, sizeof ended);
+    for (unsigned i = 0; i < blocks; i++)
+        on_block(3, (void *)(uintptr_t)10);
+    return ended[3];
+}
+
 static void turns(void) {
     fresh();
-    memset(ended, 0, sizeof ended);
+    turn = 3;
     ran = 0;
-    for (int i = 0; i < 100; i++)
-        on_block(3, (void *)(uintptr_t)10);
-    check(ended[3] == 10, "a turn ends after 100 instructions");
+    length = slice;
+    check(turns_in(9) == 0 && turns_in(1) == 1, "a turn ends after 100 instructions");
+    // Of each four turns three are of one block and one of 10 blocks: 4 in 13. Five standard deviations.
+    unsigned many = turns_in(130000), expected = 40000;
+    check(many > expected - 5 * 320 && many < expected + 5 * 320, "three of four turns end at once");
     // A turn is that of one CPU: what it has left is not the next one's.
-    for (int i = 0; i < 9; i++)
-        on_block(3, (void *)(uintptr_t)10);
+    ran = 90;
     on_block(4, (void *)(uintptr_t)10);
-    check(ended[3] == 10 && ended[4] == 0, "a CPU's turn begins anew");
+    check(turn == 4 && ran <= 10, "a CPU's turn begins anew");
     stop();
     for (int i = 0; i < 100; i++)
         on_block(5, (void *)(uintptr_t)10);
