@@ -1,7 +1,10 @@
 //! Rounds become means with intervals, and arms are compared with the arm `none` beside them.
 
 use crate::input::{Arm, Figure, Round};
-use crate::stats::{spearman, Mean};
+use crate::stats::{middle, spearman, Draws, Mean};
+
+/// How often rounds are drawn for an interval.
+const DRAWS: usize = 1000;
 
 /// The arm without a configuration.
 pub const NONE: &str = "none";
@@ -101,6 +104,8 @@ pub struct Rank {
     pub points: usize,
     /// Of the score, and of the score times what is avoidable.
     pub score: Option<f64>,
+    /// The 95 % interval of the first over the rounds (a bootstrap).
+    pub interval: Option<[f64; 2]>,
     pub product: Option<f64>,
 }
 
@@ -121,8 +126,26 @@ pub fn ranks(arms: &[Compared]) -> Vec<Rank> {
             workload: workload.map(str::to_owned),
             points: points.len(),
             score: spearman(&scores),
+            interval: interval(arms, workload),
             product: spearman(&products),
         }
     };
     workloads.into_iter().map(rank).collect()
+}
+
+/// The interval of the rank correlation, if all arms had had other rounds: each as likely as those that they had.
+fn interval(arms: &[Compared], workload: Option<&str>) -> Option<[f64; 2]> {
+    let mut draws = Draws(1);
+    let is_of = |it: &&Compared| workload.is_none_or(|name| name == it.arm.workload);
+    let arms: Vec<&Compared> = arms.iter().filter(is_of).collect();
+    let rank = |_| {
+        let drawn: Vec<Option<Mean>> = arms.iter().map(|it| Mean::of(&draws.again(&it.misses()))).collect();
+        let pairs = arms.iter().zip(&drawn).filter(|(it, _)| it.arm.name != NONE && it.is_judged());
+        let pairs = pairs.filter_map(|(it, misses)| {
+            let none = arms.iter().zip(&drawn).find(|(none, _)| none.arm.name == NONE && none.is_beside(it))?.1;
+            Some((it.score()?.mid, 1.0 - (*misses)?.mid / none.filter(|none| none.mid > 0.0)?.mid))
+        });
+        spearman(&pairs.collect::<Vec<_>>())
+    };
+    middle((0..DRAWS).filter_map(rank).collect())
 }

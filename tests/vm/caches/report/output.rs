@@ -93,7 +93,11 @@ fn measured(of: &Compared) -> Vec<String> {
 fn ranked(of: &Rank) -> Vec<String> {
     let rank = |it: Option<f64>| it.map_or_else(none, fixed);
     let workload = of.workload.clone().unwrap_or_else(|| "all".to_owned());
-    vec![workload, of.points.to_string(), rank(of.score), rank(of.product)]
+    let score = match (of.score, of.interval) {
+        (Some(mid), Some([low, high])) => interval(Figure { mid, low: Some(low), high: Some(high) }),
+        (score, _) => rank(score),
+    };
+    vec![workload, of.points.to_string(), score, rank(of.product)]
 }
 
 fn asked((workload, of): &(String, Oracle)) -> Vec<String> {

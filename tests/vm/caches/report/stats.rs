@@ -82,6 +82,31 @@ pub fn spearman(pairs: &[(f64, f64)]) -> Option<f64> {
     (pairs.len() >= 3 && spread > 0.0).then(|| product(&a, &b) / spread)
 }
 
+/// The middle 95 % of some numbers; `None` of none.
+pub fn middle(mut of: Vec<f64>) -> Option<[f64; 2]> {
+    of.sort_by(f64::total_cmp);
+    let cut = of.len() / 40;
+    Some([*of.get(cut)?, *of.get(of.len() - 1 - cut)?])
+}
+
+/// Draws values with replacement (splitmix64).
+#[derive(Debug)]
+pub struct Draws(pub u64);
+
+impl Draws {
+    /// As many as there are, each of them as likely as another.
+    pub fn again(&mut self, of: &[f64]) -> Vec<f64> {
+        of.iter().filter_map(|_| of.get(self.below(of.len())).copied()).collect()
+    }
+
+    fn below(&mut self, count: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ mixed >> 31) % count.max(1) as u64) as usize
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,6 +123,18 @@ mod tests {
         for (freedom, wanted) in [(1, 12.706), (4, 2.776), (30, 2.042), (31, 2.040), (60, 2.000), (120, 1.980)] {
             assert!((student(freedom) - wanted).abs() < 6e-4, "{freedom}: {}", student(freedom));
         }
+    }
+
+    #[test]
+    fn draws_are_of_the_values_and_differ() {
+        let values = [1.0, 2.0, 3.0, 4.0];
+        let mut draws = Draws(1);
+        let means: Vec<f64> = (0..400).map(|_| draws.again(&values).iter().sum::<f64>() / 4.0).collect();
+        assert!(means.iter().all(|it| (1.0..=4.0).contains(it)));
+        // The standard error is 0.56.
+        let [low, high] = middle(means).unwrap();
+        assert!((1.2..1.8).contains(&low) && (3.2..3.8).contains(&high), "{low} {high}");
+        assert_eq!((middle(Vec::new()), middle(vec![7.0]), draws.again(&[])), (None, Some([7.0, 7.0]), Vec::new()));
     }
 
     #[test]
