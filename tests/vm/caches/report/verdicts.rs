@@ -2,7 +2,7 @@
 
 use crate::input::Oracle;
 use crate::numbers::{Compared, Rank, NONE};
-use crate::output::{fixed, percent, place};
+use crate::output::{percent, place};
 use crate::stats::Mean;
 
 /// The least rank correlation of scores with what arms saved, over all arms of all workloads.
@@ -93,7 +93,7 @@ pub fn all(
         match all.score {
             Some(found) => say(
                 if found >= RANKS { Verdict::Ok } else { Verdict::Failed },
-                format!("{what}: {} of {} arms", fixed(found), all.points),
+                format!("{what}: {found:.3} of {} arms", all.points),
             ),
             // A run without scores does not show what they are worth; one of two configurations was not to show it.
             None => say(
