@@ -1,7 +1,8 @@
 //! Rounds become means with intervals, and arms are compared with the arm `none` beside them.
 
 use crate::input::{Arm, Figure, Round};
-use crate::stats::{middle, spearman, Draws, Mean};
+use crate::stats::{drawn, middle, spearman, Mean};
+use scxprof::testing::cluster::truth::Rng;
 
 /// How often rounds are drawn for an interval.
 const DRAWS: usize = 1000;
@@ -135,11 +136,11 @@ pub fn ranks(arms: &[Compared]) -> Vec<Rank> {
 
 /// The interval of the rank correlation, if all arms had had other rounds: each as likely as those that they had.
 fn interval(arms: &[Compared], workload: Option<&str>) -> Option<[f64; 2]> {
-    let mut draws = Draws(1);
+    let mut random = Rng::new(1);
     let is_of = |it: &&Compared| workload.is_none_or(|name| name == it.arm.workload);
     let arms: Vec<&Compared> = arms.iter().filter(is_of).collect();
     let rank = |_| {
-        let drawn: Vec<Option<Mean>> = arms.iter().map(|it| Mean::of(&draws.again(&it.misses()))).collect();
+        let drawn: Vec<Option<Mean>> = arms.iter().map(|it| Mean::of(&drawn(&it.misses(), &mut random))).collect();
         let pairs = arms.iter().zip(&drawn).filter(|(it, _)| it.arm.name != NONE && it.is_judged());
         let pairs = pairs.filter_map(|(it, misses)| {
             let none = arms.iter().zip(&drawn).find(|(none, _)| none.arm.name == NONE && none.is_beside(it))?.1;

@@ -1,5 +1,7 @@
 //! Means with intervals, and the correlation of ranks.
 
+use scxprof::testing::cluster::truth::Rng;
+
 /// Standard errors from the mean to either end of the 95 % interval, by degrees of freedom from 1 (Student's t, two-sided).
 const STUDENT: [f64; 30] = [
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
@@ -89,22 +91,9 @@ pub fn middle(mut of: Vec<f64>) -> Option<[f64; 2]> {
     Some([*of.get(cut)?, *of.get(of.len() - 1 - cut)?])
 }
 
-/// Draws values with replacement (splitmix64).
-#[derive(Debug)]
-pub struct Draws(pub u64);
-
-impl Draws {
-    /// As many as there are, each of them as likely as another.
-    pub fn again(&mut self, of: &[f64]) -> Vec<f64> {
-        of.iter().filter_map(|_| of.get(self.below(of.len())).copied()).collect()
-    }
-
-    fn below(&mut self, count: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ mixed >> 31) % count.max(1) as u64) as usize
-    }
+/// As many values as there are, each of them as likely as another.
+pub fn drawn(of: &[f64], random: &mut Rng) -> Vec<f64> {
+    of.iter().filter_map(|_| of.get(random.below(of.len() as u64) as usize).copied()).collect()
 }
 
 #[cfg(test)]
@@ -128,13 +117,16 @@ mod tests {
     #[test]
     fn draws_are_of_the_values_and_differ() {
         let values = [1.0, 2.0, 3.0, 4.0];
-        let mut draws = Draws(1);
-        let means: Vec<f64> = (0..400).map(|_| draws.again(&values).iter().sum::<f64>() / 4.0).collect();
+        let mut random = Rng::new(1);
+        let means: Vec<f64> = (0..400).map(|_| drawn(&values, &mut random).iter().sum::<f64>() / 4.0).collect();
         assert!(means.iter().all(|it| (1.0..=4.0).contains(it)));
         // The standard error is 0.56.
         let [low, high] = middle(means).unwrap();
         assert!((1.2..1.8).contains(&low) && (3.2..3.8).contains(&high), "{low} {high}");
-        assert_eq!((middle(Vec::new()), middle(vec![7.0]), draws.again(&[])), (None, Some([7.0, 7.0]), Vec::new()));
+        assert_eq!(
+            (middle(Vec::new()), middle(vec![7.0]), drawn(&[], &mut random)),
+            (None, Some([7.0, 7.0]), Vec::new())
+        );
     }
 
     #[test]
