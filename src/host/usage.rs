@@ -65,20 +65,30 @@ impl BusyTime {
     }
 
     /// What they have used so far. `None` if it cannot be read, or if hardly any CPU time was left ([`LEAST_IDLE`]): then threads wait
-    /// for each other, and would use more.
+    /// for each other, and would use more. A CPU that was offline meanwhile counts as busy.
     #[must_use]
     pub fn now(&self) -> Option<Duration> {
-        let (elapsed, now) = (self.begin.elapsed().as_secs_f64(), cpu_times(&self.proc));
-        let both: Vec<_> = now.iter().filter_map(|(cpu, now)| Some((self.times.get(cpu)?, now))).collect();
-        let ticks = |of: fn(&CpuTimes) -> u64| -> f64 {
-            let passed: u64 = both.iter().map(|(then, now)| of(now).saturating_sub(of(then))).sum();
-            passed as f64 / rustix::param::clock_ticks_per_second().max(1) as f64
-        };
-        let (all, idle) = (elapsed * both.len() as f64, ticks(|it| it.idle));
-        let own = own_cpu_ns().saturating_sub(self.own) as f64 / 1e9;
-        let used = (all - idle - ticks(|it| it.guest) - own).max(0.0);
-        (idle > LEAST_IDLE * all).then(|| Duration::try_from_secs_f64(used).ok()).flatten()
+        let own = Duration::from_nanos(own_cpu_ns().saturating_sub(self.own));
+        used_by_others(self.begin.elapsed(), &self.times, &cpu_times(&self.proc), own)
     }
+}
+
+/// What others have used of the CPUs that there were before and after this time, in which this process used `own`.
+fn used_by_others(
+    elapsed: Duration,
+    before: &FxHashMap<u32, CpuTimes>,
+    after: &FxHashMap<u32, CpuTimes>,
+    own: Duration,
+) -> Option<Duration> {
+    let both: Vec<_> = after.iter().filter_map(|(cpu, after)| Some((before.get(cpu)?, after))).collect();
+    let seconds = |of: fn(&CpuTimes) -> u64| -> f64 {
+        let passed = both.iter().map(|(before, after)| of(after).saturating_sub(of(before)));
+        let ticks = passed.fold(0u64, u64::saturating_add);
+        ticks as f64 / rustix::param::clock_ticks_per_second().max(1) as f64
+    };
+    let (all, idle) = (elapsed.as_secs_f64() * both.len() as f64, seconds(|it| it.idle));
+    let used = (all - idle - seconds(|it| it.guest) - own.as_secs_f64()).max(0.0);
+    (idle > LEAST_IDLE * all).then(|| Duration::try_from_secs_f64(used).ok()).flatten()
 }
 
 /// CPU time of this process, ns.
@@ -106,27 +116,20 @@ mod tests {
 
     #[test]
     fn others_use_what_is_not_idle() {
-        let dir = tempfile::tempdir().unwrap();
-        let stat = |text: &str| std::fs::write(dir.path().join("stat"), text).unwrap();
-        let begin = "cpu  0 0 0 0\ncpu0 10 0 0 100 0 0 0 0 0\ncpu1 10 0 0 100 0 0 0 0 0\n";
-        stat(begin);
-        let busy = BusyTime::begin(dir.path());
-        let tick = 1.0 / rustix::param::clock_ticks_per_second() as f64;
-        // So long ago that own time and the time of the test are little: the first CPU was idle for half of it, and the second ran a guest
-        // for a quarter; a third came later.
-        let busy = BusyTime { begin: busy.begin.checked_sub(Duration::from_secs(1000)).unwrap(), ..busy };
-        let ticks = |seconds: f64| (seconds / tick).round() as u64;
-        let (half, quarter) = (100 + ticks(500.0), ticks(250.0));
-        stat(&format!(
-            "cpu0 10 0 0 {half} 0 0 0 0 0\ncpu1 {} 0 0 100 0 0 0 0 {quarter}\ncpu2 5 0 0 5 0 0 0 0 0\n",
-            10 + quarter
-        ));
-        let used = busy.now().unwrap().as_secs_f64();
-        assert!((used - 1250.0).abs() < 300.0, "{used}");
-        // Nothing was idle.
-        stat(begin);
-        assert_eq!(busy.now(), None);
-        std::fs::remove_file(dir.path().join("stat")).unwrap();
-        assert_eq!((busy.now(), BusyTime::begin(dir.path()).now()), (None, None));
+        let tick = rustix::param::clock_ticks_per_second();
+        let cpu = |idle, guest| CpuTimes { idle: 7 + idle * tick, guest: guest * tick, ..CpuTimes::default() };
+        let before = FxHashMap::from_iter([(0, cpu(0, 0)), (1, cpu(0, 0))]);
+        let used = |after: &[CpuTimes], own| {
+            let after = (0..).zip(after.iter().copied()).collect();
+            used_by_others(Duration::from_secs(10), &before, &after, Duration::from_secs(own))
+                .map(|it| it.as_secs_f64())
+        };
+        // The first CPU was idle for 4 of 10 s, and the other one ran a guest for 3 s; a third was not there before.
+        assert_eq!(used(&[cpu(4, 0), cpu(0, 3), cpu(5, 0)], 1), Some(12.0));
+        // Nothing was idle, or all of it, by a clock that runs ahead; or there is no such file.
+        assert_eq!(used(&[cpu(0, 0), cpu(0, 0)], 0), None);
+        assert_eq!(used(&[cpu(11, 0), cpu(10, 0)], 0), Some(0.0));
+        assert_eq!(used(&[], 0), None);
+        assert_eq!(BusyTime::begin(Path::new("/nonexistent")).now(), None);
     }
 }

@@ -53,6 +53,44 @@ fn the_recorder_is_left_out_and_its_losses_count() {
     assert!(output.status.success(), "{}", said(&output));
 }
 
+/// Seconds in which the CPUs of the host were idle since the boot, all of them together.
+fn idle_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/stat").unwrap();
+    let ticks = stat.lines().next().unwrap().split_whitespace().skip(4).take(2).map(|it| it.parse::<f64>().unwrap());
+    // SAFETY: it takes a number.
+    ticks.sum::<f64>() / unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64
+}
+
+#[test]
+fn a_capture_of_the_host_knows_its_cpu_time() {
+    const TEST: &str = "a_capture_of_the_host_knows_its_cpu_time";
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("profile");
+    for _ in 0..40 {
+        let _ = std::fs::remove_dir_all(&out);
+        let (begin, idle) = (std::time::Instant::now(), idle_seconds());
+        let record = ["record", "--source", "timer", "-t", "0.5", "--max-loss", "100", "--disable-archive", "-o"];
+        let output = scxprof(&[&record[..], &[out.to_str().unwrap()]].concat());
+        let (idle, elapsed) = (idle_seconds() - idle, begin.elapsed().as_secs_f64());
+        if output.status.code() == Some(3) {
+            return println!("SKIP: {TEST}: {}", said(&output).trim());
+        }
+        assert!(output.status.success(), "{}", said(&output));
+        let meta: Value = serde_json::from_slice(&std::fs::read(out.join("meta.json")).unwrap()).unwrap();
+        let cpus = meta["host"]["cpus"].as_f64().unwrap();
+        // What the capture had may be less than what we saw, which has its start.
+        let busy = (elapsed * cpus - idle) + 0.02 * cpus;
+        if let Some(used) = meta["cpu_seconds"].as_f64() {
+            return assert!(used <= busy, "{used} of {busy} on {cpus} CPUs: {meta}");
+        }
+        // Some of it was in the capture, even if all other time was idle.
+        let duration = meta["duration"].as_f64().unwrap();
+        let least = (elapsed - 0.8 * duration) * cpus;
+        assert!(idle < least, "idle for {idle} of {elapsed} s on {cpus} CPUs: {meta}");
+    }
+    println!("SKIP: {TEST}: the CPUs of this host are never idle");
+}
+
 #[test]
 fn a_newer_format_is_refused() {
     let (dir, _) = made::write(&made::file(ORDER, &made::records(ORDER)));
