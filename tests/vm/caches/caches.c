@@ -37,11 +37,11 @@ static const uint8_t *ram;
 static FILE *out, *files;
 static uint64_t windows;
 static bool modelled, counted, recording;
-static unsigned turn;  // this CPU runs
-static uint64_t ran;   // its instructions since its turn began
-static unsigned slice; // instructions of a turn while the model runs
-static uint64_t length; // those of this turn
-static uint64_t chance = 0x9e3779b97f4a7c15; // a number of xorshift64, never 0
+static unsigned turn;   // this CPU runs
+static uint64_t ran;    // its instructions since its turn began
+static uint64_t length; // those after which it ends
+static unsigned slice;  // instructions of a turn that does not end at once, while the model runs
+static uint64_t chance = 0x9e3779b97f4a7c15; // the last number of xorshift64, never 0
 
 static uint64_t table;       // physical address of the table "who runs"; no page with 0
 static uint64_t table_vpage; // the page that the kernel sees it at; never one with UINT64_MAX
