@@ -20,7 +20,7 @@ mod bpf {
 
     /// Objects and their skeletons go to `OUT_DIR`, from where src/bpf includes them.
     pub fn build() -> Result<(), String> {
-        for file in ["hints.bpf.c", "operand.bpf.c", "dsq.bpf.c", "kernel.h"] {
+        for file in ["hints.bpf.c", "operand.bpf.c", "kernel_memory.bpf.c", "dsq.bpf.c", "kernel.h"] {
             println!("cargo:rerun-if-changed=src/bpf/{file}");
         }
         println!("cargo:rerun-if-env-changed=CLANG");
@@ -32,7 +32,7 @@ mod bpf {
                 .to_owned());
         }
         let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("OUT_DIR is not set; cargo sets it")?);
-        for name in ["hints", "operand", "dsq"] {
+        for name in ["hints", "operand", "kernel_memory", "dsq"] {
             SkeletonBuilder::new()
                 .source(format!("src/bpf/{name}.bpf.c"))
                 .obj(out.join(format!("{name}.bpf.o")))

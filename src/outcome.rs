@@ -74,7 +74,13 @@ pub struct RecoveryStats {
     pub by_method: BTreeMap<&'static str, u64>,
     /// Samples without a recovered address, by reason.
     pub unrecovered: BTreeMap<&'static str, u64>,
-    /// Memory operands of the instructions near the samples (at most 16 of them before ip, and 16 from ip on), each time that one
+    /// Samples of kernel code, if they were requested.
+    pub kernel_samples: u64,
+    /// Of these, samples that gave at least one address that tells the thread's work.
+    pub kernel_recovered: u64,
+    /// Samples of kernel code without one, by reason.
+    pub kernel_unrecovered: BTreeMap<&'static str, u64>,
+    /// Memory operands of the instructions near the samples of user code (at most 16 of them before ip, and 16 from ip on), each time that one
     /// was looked at, but those on the thread's own stack.
     pub operands: u64,
     /// Those of them whose address stayed unknown, by reason. A sample can have an address and such operands: if these are always

@@ -116,7 +116,30 @@ struct scx_bpf_dsq_insert_vtime_args {
 	__u64 slice;
 };
 
+struct mm_struct {
+	void *pgd;
+};
+
+struct rq;
+struct task_group;
+
+struct cfs_rq {
+	struct rq *rq;
+	struct task_group *tg;
+};
+
+struct task_group {
+	struct cfs_rq **cfs_rq;
+};
+
+struct sched_entity {
+	struct cfs_rq *cfs_rq;
+};
+
 struct task_struct {
+	void *stack;
+	struct mm_struct *mm;
+	struct sched_entity se;
 	unsigned int flags;
 	int pid;
 	struct thread_struct thread;

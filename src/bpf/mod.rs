@@ -19,6 +19,8 @@ mod event;
 mod hint_watch;
 mod hints;
 #[cfg(feature = "bpf")]
+mod kernel_memory;
+#[cfg(feature = "bpf")]
 mod map;
 #[cfg(feature = "bpf")]
 mod operand;
@@ -39,6 +41,8 @@ pub(crate) use dsq::{DsqOutputs, Dsqs};
 pub(crate) use hint_watch::HintWatch;
 pub use hints::{HintOptions, HintsError, MapRef, MapRefError};
 #[cfg(feature = "bpf")]
+pub(crate) use kernel_memory::KernelMemory;
+#[cfg(feature = "bpf")]
 pub(crate) use operand::{SnapshotOutputs, Snapshots, WantedMap};
 #[doc(hidden)]
 pub use refusal::{Refusal, Step};
@@ -50,4 +54,4 @@ pub(crate) use watched::{Clockwork, Watched};
 #[doc(hidden)]
 pub use without::trials;
 #[cfg(not(feature = "bpf"))]
-pub(crate) use without::{DsqOutputs, Dsqs, HintWatch, SnapshotOutputs, Snapshots, WantedMap};
+pub(crate) use without::{DsqOutputs, Dsqs, HintWatch, KernelMemory, SnapshotOutputs, Snapshots, WantedMap};

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
  * Reads the memory around the registers of the user code that a timer interrupted, and puts it into the sample's own
- * record: the raw data of a separate event on each CPU, whose samples also contain registers, stack and callchain.
+ * record: the raw data of a separate event on each CPU, whose samples also contain registers and stack. Of kernel code, if that
+ * is wanted too, it puts the registers and the stack there.
  *
- * Only one of on_tick and on_clock is loaded, and on_fork and on_exit only if tasks are watched.
+ * Only one of on_tick, on_tick_of_all and on_clock is loaded, and on_fork and on_exit only if tasks are watched.
  */
 #include "kernel.h"
 
@@ -15,7 +16,9 @@ enum { EVERYTHING, TASKS, CGROUP };
 const volatile struct config {
 	__u64 handlers[2]; /* the tick's functions */
 	__u32 watched;
-	__u32 unused;
+	__u32 kernel; /* 1: samples of kernel code too */
+	/* The function that runs softirqs at once in the task that raised them. */
+	__u64 softirq_start, softirq_end;
 } config;
 
 #define LINE_SIZE 64
@@ -39,13 +42,31 @@ struct line {
 	__u8 bytes[LINE_SIZE];
 };
 
+enum { USER, KERNEL };
+
 /* In the layout that lines.rs reads; only the used lines are written. */
 struct snapshot {
 	__u64 fs_base;
 	__u64 sp;
 	__u32 count;
-	__u32 unused;
+	__u32 mode; /* USER */
 	struct line lines[MAX_LINES];
+};
+
+/* THREAD_SIZE, arch/x86/include/asm/page_64_types.h, without KASAN. */
+#define KERNEL_STACK 16384
+
+/* Instead of a struct snapshot, in the layout that kernel.rs reads. */
+struct kernel_snapshot {
+	__u64 task;
+	/* The lowest address of the task's stack. */
+	__u64 stack;
+	__u32 size; /* of the dump */
+	__u32 mode; /* KERNEL */
+	/* ax bx cx dx si di bp sp ip flags and r8 to r15, in perf's order. */
+	__u64 regs[18];
+	/* The stack from sp on, as far as it is the task's. */
+	__u8 dump[STACK_DUMP];
 };
 
 /* The interrupted registers; arch/x86/include/uapi/asm/ptrace.h. */
@@ -70,6 +91,25 @@ struct {
 	__type(key, __u32);
 	__type(value, struct snapshot);
 } scratch SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct kernel_snapshot);
+} kernel_scratch SEC(".maps");
+
+#define MAX_CHAIN 48
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64[MAX_CHAIN]);
+} chain_scratch SEC(".maps");
+
+/* The registers that the CPU's current interrupt saved; lib/irq_regs.c. */
+extern struct pt_regs *__irq_regs __ksym;
 
 /* The events to write to, by CPU; as many as there are CPUs. */
 struct {
@@ -144,7 +184,7 @@ struct {
 	__type(value, __u8);
 } changing SEC(".maps");
 
-enum { HITS, IN_KERNEL, NO_ROOM, COUNTERS };
+enum { HITS, IN_KERNEL, IN_INTERRUPT, NO_ROOM, COUNTERS };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -305,6 +345,7 @@ static __always_inline void take(void *context, struct task_struct *task, bool a
 	if (!snapshot)
 		return;
 	snapshot->count = 0;
+	snapshot->mode = USER;
 	snapshot->sp = regs.sp;
 	snapshot->fs_base = BPF_CORE_READ(task, thread.fsbase);
 	place.ip = regs.ip;
@@ -354,6 +395,77 @@ output:
 }
 
 /*
+ * True for a softirq that the task's own code runs where it enables them again: what it sent by loopback arrives there. Others run
+ * after an interrupt, in whichever task that met.
+ */
+static __always_inline bool is_own_softirq(void *context)
+{
+	__u64 *chain;
+	__u32 zero = 0, at;
+	long size;
+
+	chain = bpf_map_lookup_elem(&chain_scratch, &zero);
+	if (!chain || !config.softirq_end)
+		return false;
+	size = bpf_get_stack(context, chain, MAX_CHAIN * sizeof(*chain), 0);
+	for (at = 0; at < MAX_CHAIN; at++) {
+		if ((long)(at * sizeof(*chain)) >= size)
+			break;
+		if (chain[at] > config.softirq_start && chain[at] < config.softirq_end)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Takes a sample of kernel code that runs for the task itself. Interrupts and softirqs run on stacks of the CPU
+ * (call_on_irqstack_cond() in arch/x86/include/asm/irq_stack.h).
+ */
+static __always_inline bool take_kernel(void *context, struct task_struct *task, const struct registers *regs)
+{
+	struct kernel_snapshot *snapshot;
+	__u64 stack = (__u64)BPF_CORE_READ(task, stack), left = stack + KERNEL_STACK - regs->sp;
+	__u32 zero = 0;
+
+	if (left > KERNEL_STACK) {
+		if (!is_own_softirq(context))
+			return false;
+		left = STACK_DUMP;
+	}
+	snapshot = bpf_map_lookup_elem(&kernel_scratch, &zero);
+	if (!snapshot)
+		return false;
+	snapshot->task = (__u64)task;
+	snapshot->stack = stack;
+	snapshot->mode = KERNEL;
+	snapshot->regs[0] = regs->ax;
+	snapshot->regs[1] = regs->bx;
+	snapshot->regs[2] = regs->cx;
+	snapshot->regs[3] = regs->dx;
+	snapshot->regs[4] = regs->si;
+	snapshot->regs[5] = regs->di;
+	snapshot->regs[6] = regs->bp;
+	snapshot->regs[7] = regs->sp;
+	snapshot->regs[8] = regs->ip;
+	snapshot->regs[9] = regs->flags;
+	snapshot->regs[10] = regs->r8;
+	snapshot->regs[11] = regs->r9;
+	snapshot->regs[12] = regs->r10;
+	snapshot->regs[13] = regs->r11;
+	snapshot->regs[14] = regs->r12;
+	snapshot->regs[15] = regs->r13;
+	snapshot->regs[16] = regs->r14;
+	snapshot->regs[17] = regs->r15;
+	if (left > STACK_DUMP)
+		left = STACK_DUMP;
+	if (bpf_probe_read_kernel(snapshot->dump, left, (void *)regs->sp))
+		left = 0;
+	snapshot->size = left;
+	bpf_perf_event_output(context, &output, BPF_F_CURRENT_CPU, snapshot, sizeof(*snapshot) - STACK_DUMP + left);
+	return true;
+}
+
+/*
  * True if the current interrupt came from user code. Its handler then runs on the task's own stack, which was empty,
  * just below the registers saved there; handlers of other interrupts run on the CPU's interrupt stack
  * (call_on_irqstack_cond() in arch/x86/include/asm/irq_stack.h; Linux 5.8 and later).
@@ -378,13 +490,14 @@ static __always_inline bool is_watched(void)
 	return true;
 }
 
-SEC("raw_tp/hrtimer_expire_entry")
-int on_tick(struct raw_arguments *context)
+static __always_inline int ticked(struct raw_arguments *context, bool kernel)
 {
 	struct hrtimer *timer = (void *)context->args[0];
 	__u64 function = (__u64)BPF_CORE_READ(timer, function);
 	struct task_struct *task;
+	struct registers regs;
 	__u32 what = HITS;
+	void **saved;
 	__u64 *hits;
 	bool all;
 
@@ -397,11 +510,39 @@ int on_tick(struct raw_arguments *context)
 	hits = bpf_map_lookup_elem(&counters, &what);
 	all = hits && *hits % 2 == 0;
 	count(HITS);
-	if (was_user(context, task))
+	if (was_user(context, task)) {
 		take(context, task, all);
-	else
+		return 0;
+	}
+	if (!kernel) {
 		count(IN_KERNEL);
+		return 0;
+	}
+	saved = bpf_this_cpu_ptr(&__irq_regs);
+	if (bpf_probe_read_kernel(&regs, sizeof(regs), *saved) || !take_kernel(context, task, &regs))
+		count(IN_INTERRUPT);
 	return 0;
+}
+
+SEC("raw_tp/hrtimer_expire_entry")
+int on_tick(struct raw_arguments *context)
+{
+	return ticked(context, false);
+}
+
+/* Not every kernel tells where the registers of an interrupt are. */
+SEC("raw_tp/hrtimer_expire_entry")
+int on_tick_of_all(struct raw_arguments *context)
+{
+	return ticked(context, true);
+}
+
+static __always_inline bool take_clocked(struct clock_context *context, struct task_struct *task)
+{
+	/* The verifier lets nobody pass a pointer into the context on. */
+	struct registers regs = context->regs;
+
+	return take_kernel(context, task, &regs);
 }
 
 /* The event that it is attached to already watches the right tasks. */
@@ -415,8 +556,10 @@ int on_clock(struct clock_context *context)
 	count(HITS);
 	if (context->regs.cs & 3)
 		take(context, task, true);
-	else
+	else if (!config.kernel)
 		count(IN_KERNEL);
+	else if (!take_clocked(context, task))
+		count(IN_INTERRUPT);
 	return 0;
 }
 

@@ -44,7 +44,13 @@ impl Snapshots {
     ///
     /// # Errors
     /// The step that this kernel rejected.
-    pub(crate) fn load(clockwork: Clockwork, watched: &Watched<'_>, cpus: u32, proc: &Path) -> Result<Self, Refusal> {
+    pub(crate) fn load(
+        clockwork: Clockwork,
+        watched: &Watched<'_>,
+        kernel: bool,
+        cpus: u32,
+        proc: &Path,
+    ) -> Result<Self, Refusal> {
         let refused = |step| move |error: libbpf_rs::Error| refusal(WHAT, step, &error);
         let failed = |step, reason: String| Refusal { what: WHAT, step, errno: 0, reason };
         let handlers = match clockwork {
@@ -66,12 +72,16 @@ impl Snapshots {
         // The skeleton borrows it for as long as the programs run. It is a pointer or two, and is never freed.
         let room = Box::leak(Box::new(MaybeUninit::uninit()));
         let mut open = OperandSkelBuilder::default().open(room).map_err(refused(Step::Open))?;
-        open.progs.on_tick.set_autoload(clockwork == Clockwork::Tick);
+        open.progs.on_tick.set_autoload(clockwork == Clockwork::Tick && !kernel);
+        open.progs.on_tick_of_all.set_autoload(clockwork == Clockwork::Tick && kernel);
         open.progs.on_clock.set_autoload(clockwork == Clockwork::Clock);
         open.progs.on_fork.set_autoload(filter == 1);
         open.progs.on_exit.set_autoload(filter == 1);
         if let Some(rodata) = &mut open.maps.rodata_data {
-            rodata.config = config { handlers, watched: filter, unused: 0 };
+            let softirq =
+                if kernel { Kallsyms::read_once(proc).ok().and_then(|symbols| symbols.softirq) } else { None };
+            let (softirq_start, softirq_end) = softirq.map_or((0, 0), |range| (range.start, range.end));
+            rodata.config = config { handlers, watched: filter, kernel: kernel.into(), softirq_start, softirq_end };
         }
         open.maps.output.set_max_entries(cpus).map_err(refused(Step::Open))?;
         open.maps.sampled.set_max_entries(cpus).map_err(refused(Step::Open))?;
@@ -121,7 +131,7 @@ impl Snapshots {
     pub(crate) fn counts(&self) -> SnapshotCounts {
         let sum = |counter| sum(&self.skeleton.maps.counters, counter);
         // The order of the counters in operand.bpf.c.
-        SnapshotCounts { hits: sum(0), in_kernel: sum(1), unwatched: sum(2) }
+        SnapshotCounts { hits: sum(0), in_kernel: sum(1), in_interrupt: sum(2), unwatched: sum(3) }
     }
 }
 
@@ -173,7 +183,7 @@ impl WantedMap {
 
 /// Tries what a run of the timer source needs; nothing stays attached.
 pub(super) fn trial(proc: &Path) -> (&'static str, Result<(), Refusal>) {
-    let tick = Snapshots::load(Clockwork::Tick, &Watched::Everything, 1, proc);
-    let tried = tick.or_else(|_| Snapshots::load(Clockwork::Clock, &Watched::Everything, 1, proc));
+    let tick = Snapshots::load(Clockwork::Tick, &Watched::Everything, false, 1, proc);
+    let tried = tick.or_else(|_| Snapshots::load(Clockwork::Clock, &Watched::Everything, false, 1, proc));
     (WHAT, tried.map(drop))
 }

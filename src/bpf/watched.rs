@@ -27,8 +27,10 @@ pub(crate) enum Watched<'a> {
 pub(crate) struct SnapshotCounts {
     /// Interrupts of watched tasks.
     pub hits: u64,
-    /// Of these, interrupts of the kernel, which give no sample.
+    /// Of these, interrupts of the kernel that give no sample, as kernel code was not requested.
     pub in_kernel: u64,
+    /// The same where it was: interrupts of other interrupts and of softirqs.
+    pub in_interrupt: u64,
     /// New threads that could not be watched for lack of room.
     pub unwatched: u64,
 }

@@ -61,7 +61,7 @@ pub(crate) enum Snapshots {}
 
 impl Snapshots {
     /// Returns the error that it is not built in.
-    pub(crate) fn load(_: Clockwork, _: &Watched<'_>, _: u32, _: &std::path::Path) -> Result<Self, Refusal> {
+    pub(crate) fn load(_: Clockwork, _: &Watched<'_>, _: bool, _: u32, _: &std::path::Path) -> Result<Self, Refusal> {
         Err(refused("memory around the registers"))
     }
 
@@ -102,6 +102,31 @@ impl WantedMap {
     }
 }
 
+/// The kernel's memory, which is never read.
+#[derive(Debug)]
+pub(crate) enum KernelMemory {}
+
+impl KernelMemory {
+    pub(crate) const PIECE: usize = 4096;
+
+    /// Returns the error that it is not built in.
+    pub(crate) fn load() -> Result<Self, Refusal> {
+        Err(refused("the kernel's memory"))
+    }
+
+    pub(crate) fn piece(&mut self, _: u64) -> Option<Vec<u8>> {
+        match *self {}
+    }
+
+    pub(crate) fn run_queue(&mut self, _: u32) -> Option<u64> {
+        match *self {}
+    }
+
+    pub(crate) fn page_table(&mut self) -> Option<u64> {
+        match *self {}
+    }
+}
+
 /// Dispatch queues, which are never observed.
 #[derive(Debug)]
 pub(crate) enum Dsqs {}
@@ -134,6 +159,10 @@ fn refused(what: &'static str) -> Refusal {
 /// The trials of BPF, which is not built in.
 #[must_use]
 pub fn trials(_proc: &std::path::Path) -> Vec<(&'static str, Result<(), Refusal>)> {
-    let names = HintProbe::ALL.into_iter().map(HintProbe::name).chain(["iter/task", "memory around the registers"]);
+    let names = HintProbe::ALL.into_iter().map(HintProbe::name).chain([
+        "iter/task",
+        "memory around the registers",
+        "the kernel's memory",
+    ]);
     names.map(|what| (what, Err(refused(what)))).collect()
 }

@@ -149,6 +149,16 @@ fn yield_text(verbose: u8, recovery: &RecoveryStats) -> String {
     if !recovery.unrecovered.is_empty() {
         lines.push(format!("Not recoverable: {}", list(&recovery.unrecovered)));
     }
+    if recovery.kernel_samples > 0 {
+        let reasons = list(&recovery.kernel_unrecovered);
+        lines.push(format!(
+            "Recovered: {} of {} kernel samples ({:.1}%){}{reasons}",
+            recovery.kernel_recovered,
+            recovery.kernel_samples,
+            recovery.kernel_recovered as f64 / recovery.kernel_samples as f64 * 100.0,
+            if reasons.is_empty() { "" } else { "; not: " }
+        ));
+    }
     if recovery.operands > 0 {
         // Samples that gave an address can lack others: what a part of the code accesses may be missing.
         let reasons = list(&recovery.unresolved_operands);

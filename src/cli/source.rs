@@ -46,7 +46,7 @@ pub(super) struct SourceArgs {
     /// pebs: also sample stores (ibs always does)
     #[arg(long)]
     stores: bool,
-    /// pebs, ibs: also sample accesses of kernel code
+    /// pebs, ibs, timer: also sample accesses of kernel code
     #[arg(long)]
     kernel: bool,
     /// pebs: one interrupt per sample, with all fields (the default)

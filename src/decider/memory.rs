@@ -61,8 +61,14 @@ impl MemoryNames<'_> {
     fn granule(&self, hot: &Hot, pid: Option<u32>) -> Granule {
         let symbol = hot.hottest.and_then(|memory| self.symbol(memory));
         let code = |&(code, events)| Some(code_of(self.symbols.get(code)?, events));
+        let mut memory = symbol.as_ref().map_or_else(|| self.text(hot.memory, pid), ToString::to_string);
+        if let Some(MemoryId::Shared { scope: MemoryScope::Kernel, .. }) = hot.memory {
+            // Its data have no names; the code that uses them has.
+            let user = hot.code.first().and_then(|&(code, _)| self.symbols.get(code)?.function.as_ref());
+            memory.extend(user.map(|(name, _)| format!(" of {name}")));
+        }
         Granule {
-            memory: symbol.as_ref().map_or_else(|| self.text(hot.memory, pid), ToString::to_string),
+            memory,
             identity: self.identity(hot.memory, pid),
             symbol,
             accesses: hot.accesses,
@@ -147,6 +153,7 @@ impl MemoryNames<'_> {
     fn located_text(memory: MemoryId, located: Option<&Located>, pid: Option<u32>) -> String {
         match memory {
             MemoryId::Shared { scope: MemoryScope::Wakeups, ino, .. } => format!("wakeups of pair {ino}"),
+            MemoryId::Shared { scope: MemoryScope::Kernel, offset, .. } => format!("kernel memory {offset:#x}"),
             MemoryId::Shared { scope, ino, offset } => {
                 let path = located.and_then(|located| located.path.as_deref()).and_then(path_text);
                 path.map_or_else(

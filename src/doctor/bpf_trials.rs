@@ -26,10 +26,11 @@ pub struct BpfTrialError {
 }
 
 /// The rows of [`crate::bpf::trials`], in its order.
-const TRIALS: [&str; 5] = ["hints-storage", "hints-element", "hints-syscall", "hints-snapshot", "sample-memory"];
+const TRIALS: [&str; 6] =
+    ["hints-storage", "hints-element", "hints-syscall", "hints-snapshot", "sample-memory", "kernel-memory"];
 
-/// Tries first what every kernel needs, then each way to follow hints, and the memory around the registers of the timer's
-/// samples. Each program is loaded, attached and removed again. `proc` is procfs, for our pid namespace.
+/// Tries first what every kernel needs, then each way to follow hints, the memory around the registers of the timer's
+/// samples, and the kernel's memory. Each program is loaded, attached and removed again. `proc` is procfs, for our pid namespace.
 #[must_use]
 pub(crate) fn bpf_trials(proc: &Path) -> Vec<BpfTrial> {
     let tracing = raw_tracepoint().map_err(|(call, error)| BpfTrialError {

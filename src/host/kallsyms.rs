@@ -56,6 +56,11 @@ pub struct Kallsyms {
     pub handlers: Vec<u64>,
     /// The code of the interrupt entries, each up to the next symbol.
     pub entries: Vec<Range<u64>>,
+    /// BPF programs find the registers that an interrupt saved: `__irq_regs`, which is no function, and is here only where the kernel
+    /// has the symbols of its data too (`CONFIG_KALLSYMS_ALL`).
+    pub has_irq_regs: bool,
+    /// The function that runs softirqs in the task that raised them, at once (kernel/softirq.c).
+    pub softirq: Option<Range<u64>>,
 }
 
 impl Kallsyms {
@@ -91,13 +96,19 @@ impl Kallsyms {
     fn parse(lines: impl BufRead) -> io::Result<Option<Self>> {
         let mut symbols = Self::default();
         let mut starts = Vec::new();
+        let mut softirq = None;
         let mut addresses = Vec::new();
         each(lines, |symbol| -> ControlFlow<()> {
             let Symbol { address, kind, name, module } = *symbol;
+            symbols.has_irq_regs |= address != 0 && name == b"__irq_regs" && module.is_none();
             if address == 0 || !kind.eq_ignore_ascii_case(&b't') || module.is_some() {
                 return ControlFlow::Continue(());
             }
             addresses.push(address);
+            if name == b"do_softirq" || name.starts_with(b"do_softirq.") {
+                // The compiler may divide it; the part does the work.
+                softirq = softirq.filter(|_| name == b"do_softirq").or(Some(address));
+            }
             if HANDLERS.iter().any(|handler| handler.as_bytes() == name) {
                 symbols.handlers.push(address);
             }
@@ -111,13 +122,12 @@ impl Kallsyms {
         }
         addresses.sort_unstable();
         // The file is not sorted by address, and one address may have several names.
-        symbols.entries = starts
-            .into_iter()
-            .filter_map(|start| {
-                let end = addresses.get(addresses.partition_point(|&address| address <= start))?;
-                Some(start..*end)
-            })
-            .collect();
+        let up_to_next = |start: u64| {
+            let end = addresses.get(addresses.partition_point(|&address| address <= start))?;
+            Some(start..*end)
+        };
+        symbols.entries = starts.into_iter().filter_map(up_to_next).collect();
+        symbols.softirq = softirq.and_then(up_to_next);
         Ok(Some(symbols))
     }
 }
@@ -209,6 +219,23 @@ mod tests {
         let [timer, device] =
             [0xffff_ffff_8100_0df0..0xffff_ffff_8100_0e10, 0xffff_ffff_8100_0a00..0xffff_ffff_8100_0df0];
         assert_eq!(symbols.entries, [timer, device]);
+    }
+
+    #[test]
+    fn finds_where_softirqs_run_and_registers_are() {
+        let symbols = parse(
+            b"ffffffff81000200 T do_softirq\n\
+              ffffffff81000100 t do_softirq.part.0\n\
+              ffffffff81000180 T __do_softirq\n\
+              ffffffff81000300 t other\n\
+              ffffffff82000000 d __irq_regs\n",
+        )
+        .unwrap();
+        assert_eq!(symbols.softirq, Some(0xffff_ffff_8100_0100..0xffff_ffff_8100_0180), "the part does the work");
+        assert!(symbols.has_irq_regs);
+        let symbols = parse(b"ffffffff81000200 T do_softirq\nffffffff81000300 t other\n").unwrap();
+        assert_eq!(symbols.softirq, Some(0xffff_ffff_8100_0200..0xffff_ffff_8100_0300));
+        assert!(!symbols.has_irq_regs);
     }
 
     #[test]

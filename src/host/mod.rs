@@ -3,6 +3,7 @@
 pub(crate) mod aside;
 pub(crate) mod clock;
 pub(crate) mod facts;
+pub(crate) mod frames;
 pub(crate) mod hierarchy;
 pub(crate) mod kallsyms;
 pub(crate) mod limits;

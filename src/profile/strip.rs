@@ -2,13 +2,15 @@
 
 use scxprof_perf::format::records;
 use scxprof_perf::record::{decode, Layout, Record};
+use scxprof_recover::is_of_kernel;
 
 /// What remains of a sample's raw data: the header of `struct snapshot` (operand.bpf.c), and padding so that it and the length
 /// before it fill whole words.
 const HEADER: usize = 24;
 const LEFT: u32 = 28;
-/// The offset of the number of lines in the header.
+/// The offsets of the number of lines and of the mode in the header.
 const COUNT: usize = 16;
+const MODE: usize = 20;
 
 /// The records of `bytes`, their samples without lines of memory.
 pub(super) fn without(bytes: &[u8], layout: &Layout) -> Vec<u8> {
@@ -33,8 +35,14 @@ fn short(record: &[u8], layout: &Layout, out: &mut Vec<u8>) -> Option<()> {
     let begin = out.len();
     out.extend_from_slice(before);
     out.extend_from_slice(&LEFT.to_ne_bytes());
-    out.extend_from_slice(header.get(..COUNT)?);
-    out.extend_from_slice(&[0; LEFT as usize - COUNT]);
+    let left = out.len();
+    out.extend_from_slice(&[0; LEFT as usize]);
+    let left = out.get_mut(left..)?;
+    left.get_mut(MODE..HEADER)?.copy_from_slice(header.get(MODE..)?);
+    // Of kernel code there are addresses of the kernel instead.
+    if !is_of_kernel(header) {
+        left.get_mut(..COUNT)?.copy_from_slice(header.get(..COUNT)?);
+    }
     out.extend_from_slice(rest);
     // struct perf_event_header: u32 type, u16 misc, u16 size.
     out.get_mut(begin + 6..begin + 8)?.copy_from_slice(&size.to_ne_bytes());
@@ -94,6 +102,11 @@ mod tests {
         left.raw = whole.raw;
         assert_eq!(left, whole);
         assert!(!split[1].contains(&0xee));
+        // Of kernel code only that it is.
+        (raw[16], raw[20]) = (0, 1);
+        let kept = without(&sample(&raw), &timer());
+        let Record::Sample(left) = decode(&kept, &timer()).unwrap().1 else { panic!("no sample") };
+        assert!(is_of_kernel(left.raw) && left.raw.iter().map(|byte| u32::from(*byte)).sum::<u32>() == 1);
         // The result equals a sample that never had any.
         assert_eq!(without(split[1], &timer()), split[1]);
     }

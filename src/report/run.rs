@@ -55,7 +55,16 @@ pub struct RecoveryReport {
     /// Samples without an address, by reason.
     #[serde(default)]
     pub unrecovered: BTreeMap<String, u64>,
-    /// Memory operands of the instructions near the samples, each time that one was looked at, but those on the thread's own stack.
+    /// Samples of kernel code, if they were requested.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub kernel_samples: u64,
+    /// Those that gave at least one address that tells the thread's work.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub kernel_recovered: u64,
+    /// Samples of kernel code without one, by reason.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub kernel_unrecovered: BTreeMap<String, u64>,
+    /// Memory operands of the instructions near the samples of user code, each time that one was looked at, but those on the thread's own stack.
     #[serde(default)]
     pub operands: u64,
     /// Those of them whose address stayed unknown, by reason.
@@ -64,6 +73,11 @@ pub struct RecoveryReport {
     /// The hottest instructions with an operand whose address was never known.
     #[serde(default)]
     pub unresolved_places: Vec<UnresolvedPlaceReport>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde's signature
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// An instruction with an operand whose address was never known.

@@ -35,6 +35,7 @@ pub fn scope_text(scope: MemoryScope) -> String {
         }
         MemoryScope::Ipc(namespace) => format!("SysV segment of IPC namespace {namespace}"),
         MemoryScope::Wakeups => "wakeups of pair".to_owned(),
+        MemoryScope::Kernel => "kernel memory".to_owned(),
     }
 }
 

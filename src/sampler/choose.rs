@@ -89,7 +89,7 @@ fn without_effect(options: &SamplerOptions) -> Option<String> {
         ("ldlat", hardware.ldlat.is_some() && !steers),
         ("stores", hardware.stores && source != Source::Pebs),
         ("batched", hardware.batched && source != Source::Pebs),
-        ("kernel", hardware.kernel && !steers),
+        ("kernel", hardware.kernel && !steers && source != Source::Timer),
         ("rate", matches!(hardware.pace, Pace::Rate(_)) && hardware.pace != default.pace && !steers),
         ("period", matches!(hardware.pace, Pace::Period(_)) && !steers),
         // One command-line option for both.
@@ -131,7 +131,7 @@ fn timer(options: &SamplerOptions) -> Result<Plan, SamplerError> {
             tick::COSTLY_FREQ
         ));
     }
-    let tick = match tick::probe_once(&options.proc, options.freq, options.features, cpu) {
+    let tick = match tick::probe_once(&options.proc, options.freq, options.hardware.kernel, options.features, cpu) {
         Ok(tick) => tick,
         // The probe watches the whole CPU; our own tasks can be sampled with fewer rights.
         Err(_) if matches!(options.target, Target::Tasks { .. }) => {

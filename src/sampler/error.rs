@@ -26,6 +26,9 @@ pub enum SamplerError {
     /// The dispatch queues of a sched_ext scheduler cannot be observed; a run continues without them.
     #[error("{0}")]
     Dsqs(String),
+    /// Kernel code was to be sampled too, and its registers or its memory cannot be read.
+    #[error("kernel code cannot be sampled here: {0}")]
+    Kernel(String),
     /// The kernel denies it.
     #[error("{event}: not permitted; {hint}", event = .source)]
     NotPermitted {

@@ -43,8 +43,10 @@ pub struct Loss {
     pub profilers: u64,
     /// Samples left out because the CPU was idle.
     pub idle: u64,
-    /// Samples of kernel code: a timer's do not show its operands, others were not requested.
+    /// Samples of kernel code, which were not requested, or of kernel threads.
     pub in_kernel: u64,
+    /// Samples of interrupts and softirqs, which run in whichever thread they meet.
+    pub in_interrupt: u64,
     /// Samples of ops that do not access memory.
     pub no_memory_op: u64,
     /// Loads faster than the threshold, if the hardware could not filter them.
@@ -160,6 +162,7 @@ impl Loss {
             &mut self.profilers,
             &mut self.idle,
             &mut self.in_kernel,
+            &mut self.in_interrupt,
             &mut self.no_memory_op,
             &mut self.below_ldlat,
             &mut self.bogus,
@@ -196,8 +199,10 @@ impl Loss {
 
     /// Samples that were read from the rings, or could not be.
     pub(crate) fn seen(&self) -> u64 {
-        let Self { own, idle, in_kernel, outside_pid_namespace, exiting, .. } = *self;
-        [own, idle, in_kernel, outside_pid_namespace, exiting].into_iter().fold(self.total(), u64::saturating_add)
+        let Self { own, idle, in_kernel, in_interrupt, outside_pid_namespace, exiting, .. } = *self;
+        [own, idle, in_kernel, in_interrupt, outside_pid_namespace, exiting]
+            .into_iter()
+            .fold(self.total(), u64::saturating_add)
     }
 
     /// Samples that were taken and did not reach the decision.
@@ -271,6 +276,7 @@ impl Loss {
             (self.profilers, "samples left out: other scxprof on this host"),
             (self.idle, "samples left out: the idle task"),
             (self.in_kernel, "samples left out: kernel code"),
+            (self.in_interrupt, "samples left out: interrupts and softirqs, which run in whichever thread they meet"),
             (self.no_memory_op, "samples left out: ops that access no memory"),
             (self.below_ldlat, "samples left out: loads below ldlat"),
             (self.bogus, "samples left out: neither an instruction nor an address"),

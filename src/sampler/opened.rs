@@ -73,8 +73,11 @@ impl Sampler {
         let matters = |refused: &&RefusedFeature| refused.feature != attr::Feature::Kernel || !address_from.recovers();
         let mut notes: Vec<String> =
             chosen.iter().cloned().chain(refused.iter().filter(matters).map(RefusedFeature::to_string)).collect();
+        let wants_kernel = options.source == Source::Timer && options.hardware.kernel;
         let snapshots = match opener.snapshots(&address_from) {
             Some(Ok(snapshots)) => Some(snapshots),
+            // The samples of kernel code come from the same program.
+            Some(Err(refusal)) if wants_kernel => return Err(SamplerError::Kernel(refusal.to_string())),
             Some(Err(refusal)) => {
                 notes.push(without_snapshots(&refusal));
                 None
@@ -143,6 +146,9 @@ impl Sampler {
                 continue;
             }
             if sampler.snapshots.is_some() && !error.is_no_room() {
+                if wants_kernel {
+                    return Err(SamplerError::Kernel(error.to_string()));
+                }
                 // The events are then those of every other kernel.
                 sampler.close();
                 (sampler.snapshots, sampler.recipe.snapshots) = (None, None);

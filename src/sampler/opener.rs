@@ -273,7 +273,7 @@ impl<'a> Opener<'a> {
             }
             Target::Cgroup(directory) => Watched::Cgroup(directory),
         };
-        Some(Snapshots::load(clockwork, &watched, self.cpus(), &self.options.proc))
+        Some(Snapshots::load(clockwork, &watched, self.options.hardware.kernel, self.cpus(), &self.options.proc))
     }
 
     /// A number above that of every CPU. Those that may come online have their place from the beginning.

@@ -272,6 +272,7 @@ impl Running {
         if let Some(counts) = snapshots.map(|snapshots| snapshots.counts()) {
             totals.events = totals.events.saturating_add(counts.hits);
             totals.loss.in_kernel += counts.in_kernel;
+            totals.loss.in_interrupt += counts.in_interrupt;
             if counts.unwatched > 0 {
                 totals.notes.push(format!("{} threads were made that there was no room to watch", counts.unwatched));
             }

@@ -191,7 +191,7 @@ impl TickPlan {
 static SERVED: Mutex<Option<(Asked, Served)>> = Mutex::new(None);
 
 /// The arguments of [`probe`] that matter.
-type Asked = (PathBuf, Option<u32>, Features);
+type Asked = (PathBuf, Option<u32>, bool, Features);
 
 /// A plan that was measured, without what was refused: nothing was.
 #[derive(Debug, Clone)]
@@ -210,16 +210,17 @@ struct Served {
 pub fn probe_once(
     procfs: &Path,
     freq: Option<u32>,
+    kernel: bool,
     features: Features,
     cpu: u32,
 ) -> Result<TickPlan, Vec<(TickKind, Refusal)>> {
     let served = || SERVED.lock().unwrap_or_else(PoisonError::into_inner);
-    let asked = (procfs.to_owned(), freq, features);
+    let asked = (procfs.to_owned(), freq, kernel, features);
     if let Some((_, known)) = served().as_ref().filter(|it| it.0 == asked) {
         let Served { kind, spec, entries, rate } = known.clone();
         return Ok(TickPlan { kind, spec, entries, rate, refused: Vec::new() });
     }
-    let plan = probe(procfs, freq, features, cpu)?;
+    let plan = probe(procfs, freq, kernel, features, cpu)?;
     if plan.refused.is_empty() {
         let TickPlan { kind, spec, entries, rate, .. } = &plan;
         let known = Served { kind: *kind, spec: spec.clone(), entries: entries.clone(), rate: *rate };
@@ -230,7 +231,8 @@ pub fn probe_once(
 
 /// Tries the events on `cpu`, best first, and returns the first that advances while the CPU is kept busy.
 ///
-/// `procfs` is `/proc`; `freq` is the rate that somebody asked for, in samples per second and CPU; `features` are what the samples
+/// `procfs` is `/proc`; `freq` is the rate that somebody asked for, in samples per second and CPU; with `kernel` kernel code is to be
+/// sampled too; `features` are what the samples
 /// are to carry. Takes the CPU for [`ENOUGH`] ticks and [`LEAST`], 80 ms at 250 Hz, and longer where others keep it busy or an event does not serve.
 /// What was refused and why is in [`TickPlan::refused`].
 ///
@@ -239,12 +241,13 @@ pub fn probe_once(
 pub fn probe(
     procfs: &Path,
     freq: Option<u32>,
+    kernel: bool,
     features: Features,
     cpu: u32,
 ) -> Result<TickPlan, Vec<(TickKind, Refusal)>> {
     let mut refused = Vec::new();
     for kind in [TickKind::HrtimerExpire, TickKind::CpuClock] {
-        match again(|| plan(kind, procfs, freq).and_then(|plan| measure(plan, features, cpu))) {
+        match again(|| plan(kind, procfs, freq, kernel).and_then(|plan| measure(plan, features, cpu))) {
             Ok(plan) => return Ok(TickPlan { refused, ..plan }),
             Err(refusal) => refused.push((kind, refusal)),
         }
@@ -268,7 +271,7 @@ fn again<T>(mut attempt: impl FnMut() -> Result<T, Refusal>) -> Result<T, Refusa
 ///
 /// # Errors
 /// A rate was requested, or symbols or tracefs cannot be read; never for cpu-clock.
-pub fn plan(kind: TickKind, procfs: &Path, freq: Option<u32>) -> Result<TickPlan, Refusal> {
+pub fn plan(kind: TickKind, procfs: &Path, freq: Option<u32>, kernel: bool) -> Result<TickPlan, Refusal> {
     match (kind, freq) {
         (TickKind::CpuClock, freq) => return Ok(TickPlan::cpu_clock(freq.unwrap_or(DEFAULT_FREQ))),
         (TickKind::HrtimerExpire, Some(freq)) => return Err(Refusal::RateAsked { freq }),
@@ -277,6 +280,9 @@ pub fn plan(kind: TickKind, procfs: &Path, freq: Option<u32>) -> Result<TickPlan
     let symbols = Kallsyms::read_once(procfs)?;
     if symbols.entries.is_empty() {
         return Err(Refusal::NoSymbol("interrupt entry that is known here"));
+    }
+    if kernel && !symbols.has_irq_regs {
+        return Err(Refusal::NoSymbol("__irq_regs in its symbols, which tells the registers of kernel code"));
     }
     let id = Tracefs::open(procfs)?.event_id("timer/hrtimer_expire_entry")?;
     let mut plan = TickPlan::new(kind, perf::PERF_TYPE_TRACEPOINT, id, 1);
@@ -371,10 +377,10 @@ mod tests {
     #[test]
     fn a_rate_that_is_asked_for_means_cpu_clock() {
         let nowhere = Path::new("/nonexistent");
-        let refusal = plan(TickKind::HrtimerExpire, nowhere, Some(997)).unwrap_err();
+        let refusal = plan(TickKind::HrtimerExpire, nowhere, Some(997), false).unwrap_err();
         assert_eq!(refusal.to_string(), "a rate of 997 Hz was asked for");
-        assert_eq!(plan(TickKind::CpuClock, nowhere, Some(1000)).unwrap().period(), 1_000_000);
-        assert_eq!(plan(TickKind::CpuClock, nowhere, None).unwrap().period(), 3_802_281);
+        assert_eq!(plan(TickKind::CpuClock, nowhere, Some(1000), false).unwrap().period(), 1_000_000);
+        assert_eq!(plan(TickKind::CpuClock, nowhere, None, false).unwrap().period(), 3_802_281);
         assert_eq!(TickPlan::cpu_clock(0).period(), 1_000_000_000);
     }
 
@@ -393,10 +399,10 @@ mod tests {
     fn without_symbols_no_tracepoint_serves() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("kallsyms"), "0000000000000000 t tick_nohz_handler\n").unwrap();
-        let refusal = plan(TickKind::HrtimerExpire, dir.path(), None).unwrap_err();
+        let refusal = plan(TickKind::HrtimerExpire, dir.path(), None, false).unwrap_err();
         assert!(matches!(refusal, Refusal::Kallsyms(KallsymsError::Hidden { .. })), "{refusal}");
         std::fs::write(dir.path().join("kallsyms"), "ffffffff81000000 T _text\n").unwrap();
-        assert!(matches!(plan(TickKind::HrtimerExpire, dir.path(), None), Err(Refusal::NoSymbol(_))));
+        assert!(matches!(plan(TickKind::HrtimerExpire, dir.path(), None, false), Err(Refusal::NoSymbol(_))));
     }
 
     #[test]

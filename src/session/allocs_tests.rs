@@ -215,7 +215,7 @@ fn allocations(with_memory: bool) -> (u64, Outcome) {
     let identity = Identity { own_pid: 0, child_pid_namespace: false, without_profilers: false };
     let intake = Intake::of_ring(identity, AddressFrom::UserByMode, out, pool.clone());
     let roots = Roots::default();
-    let accesses = Accesses::Recovered(Box::new(Recoverer::new(&roots.proc, 8 << 20, None)));
+    let accesses = Accesses::Recovered(Box::new(Recoverer::new(&roots.proc, 8 << 20, None, None)));
     let namer = Namer::of_host(&roots, 8 << 20, false, accesses, None).with_pool(pool.clone());
     let (time, round, allocated) = (monotonic_ns(), 0, 0);
     let origin = Rings { intake, batches, pool, layout, records, time_at, time, round, allocated };

@@ -40,7 +40,8 @@ struct TickSample {
 
 /// A plan whose event opens on CPU 0; otherwise prints that the test is skipped.
 fn usable(test: &str, kind: TickKind) -> Option<TickPlan> {
-    match tick::plan(kind, Path::new(PROC), None).and_then(|plan| plan.open(Features::all(), 1, 0).map(|_| plan)) {
+    match tick::plan(kind, Path::new(PROC), None, false).and_then(|plan| plan.open(Features::all(), 1, 0).map(|_| plan))
+    {
         Ok(plan) => Some(plan),
         Err(refusal) => {
             eprintln!("SKIP: {test}: {kind}: {refusal}");
@@ -200,15 +201,15 @@ fn the_probe_takes_the_best_event_that_advances() {
     if usable("the_probe_takes_the_best_event_that_advances", TickKind::CpuClock).is_none() {
         return;
     }
-    let plan = tick::probe(Path::new(PROC), None, Features::all(), first_cpu()).unwrap();
+    let plan = tick::probe(Path::new(PROC), None, false, Features::all(), first_cpu()).unwrap();
     println!("{plan:?}");
     assert!(plan.rate.unwrap() > 1.0);
-    let asked = tick::probe(Path::new(PROC), Some(997), Features::all(), first_cpu()).unwrap();
+    let asked = tick::probe(Path::new(PROC), Some(997), false, Features::all(), first_cpu()).unwrap();
     assert_eq!((asked.kind, asked.refused.len()), (TickKind::CpuClock, 1));
     assert_eq!(asked.period(), 1_003_009);
     // Without the kernel's symbols the tick cannot be used, and the plan contains the reason.
     let bare = tempfile::tempdir().unwrap();
-    let bare = tick::probe(bare.path(), None, Features::all(), first_cpu()).unwrap();
+    let bare = tick::probe(bare.path(), None, false, Features::all(), first_cpu()).unwrap();
     assert_eq!((bare.kind, bare.refused.len()), (TickKind::CpuClock, 1));
     assert!(bare.refused[0].1.to_string().contains("kallsyms"), "{:?}", bare.refused);
 }
@@ -229,7 +230,7 @@ fn an_entry_that_is_not_the_kernels_own_is_noticed() {
     std::fs::copy("/proc/self/mountinfo", fake.path().join("self/mountinfo")).unwrap();
     // If other work keeps the CPU busy, too few samples are ours to decide; hence several tries.
     let noticed = (0..10).any(|_| {
-        let found = tick::probe(fake.path(), None, Features::all(), first_cpu()).unwrap();
+        let found = tick::probe(fake.path(), None, false, Features::all(), first_cpu()).unwrap();
         let blind = found.refused.iter().filter(|(_, why)| matches!(why, Refusal::Blind { user: 0, .. })).count();
         found.kind == TickKind::CpuClock && blind == 1
     });
@@ -254,7 +255,7 @@ fn the_rate_is_the_ticks_whatever_timers_the_workload_has() {
                 std::thread::sleep(Duration::from_micros(50));
             }
         });
-        let plan = tick::plan(TickKind::HrtimerExpire, Path::new(PROC), None).unwrap();
+        let plan = tick::plan(TickKind::HrtimerExpire, Path::new(PROC), None, false).unwrap();
         let tick = tick::measure(plan, Features::all(), cpu).unwrap();
         stop.store(true, Ordering::Relaxed);
         tick
@@ -297,7 +298,7 @@ fn the_probe_finds_the_tick_on_a_busy_cpu() {
                 }
             });
         }
-        let found = tick::probe(Path::new(PROC), None, Features::all(), cpu).unwrap();
+        let found = tick::probe(Path::new(PROC), None, false, Features::all(), cpu).unwrap();
         stop.store(true, Ordering::Relaxed);
         found
     });
@@ -341,7 +342,7 @@ fn the_event_that_is_probed_is_the_one_that_is_sampled() {
     let sampled = &sampler.events().unwrap()[0];
     let kinds = [TickKind::HrtimerExpire, TickKind::CpuClock];
     let kind = kinds.into_iter().find(|kind| kind.name() == &*sampled.name).unwrap();
-    let plan = tick::plan(kind, Path::new(PROC), None).unwrap();
+    let plan = tick::plan(kind, Path::new(PROC), None, false).unwrap();
     let (probed, probed_layout) = plan.open(Features::all(), 64, cpu).unwrap();
     // All but the unions.
     assert_eq!(format!("{:?}", probed.attr), format!("{:?}", sampled.attr));

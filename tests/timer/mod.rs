@@ -1,6 +1,7 @@
 //! The timer source from events to places, on programs whose accesses are known.
 
 mod identity;
+mod kernel;
 mod memory;
 mod modes;
 #[path = "../../crates/recover/tests/operand/programs.rs"]

@@ -22,6 +22,8 @@ const LINE: u64 = 64;
 const LOWEST: u64 = 4096;
 /// An upper bound of user addresses (57-bit linear addresses; the upper half is the kernel's).
 const HIGHEST: u64 = 1 << 56;
+/// The lowest address of the kernel's half.
+pub const KERNEL_HALF: u64 = !(HIGHEST - 1);
 
 /// One memory access near the sample; its address is exact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,6 +73,8 @@ pub enum Unrecovered {
     Gather,
     /// The operands nearby are thread-local: the fs base is not in the sample.
     Tls,
+    /// The operands nearby are the CPU's own data: of kernel code.
+    PerCpu,
     /// The operands nearby are under a mask, which is not in the sample.
     Masked,
     /// The operands nearby have no single size and address (`xsave`, bit strings).
@@ -85,7 +89,7 @@ pub enum Unrecovered {
 
 impl Unrecovered {
     /// All reasons; if several hold, the first one is returned.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Compat32,
         Self::NoRegisters,
         Self::NoCode,
@@ -94,6 +98,7 @@ impl Unrecovered {
         Self::Impossible,
         Self::Gather,
         Self::Tls,
+        Self::PerCpu,
         Self::Masked,
         Self::Odd,
         Self::Overwritten,
@@ -113,6 +118,7 @@ impl Unrecovered {
             Self::Impossible => "impossible address",
             Self::Gather => "gather or scatter",
             Self::Tls => "thread-local",
+            Self::PerCpu => "per-CPU",
             Self::Masked => "masked",
             Self::Odd => "no single place",
             Self::Overwritten => "registers overwritten",
@@ -213,7 +219,7 @@ impl Candidates {
     /// Counts an operand of the instructions near the sample, unless it is on the thread's own stack.
     pub(super) fn look_at(&mut self, operand: &MemOp, addr: Option<u64>, insn_ip: u64, site: &Site) {
         if addr.is_none_or(|addr| !site.stack.contains(&addr)) {
-            self.operands.push(Operand { insn_ip, unresolved: addr.is_none().then(|| unknown(operand)) });
+            self.operands.push(Operand { insn_ip, unresolved: addr.is_none().then(|| unknown(operand, insn_ip)) });
         }
     }
 
@@ -244,11 +250,13 @@ impl Candidates {
         site: &Site,
     ) -> bool {
         let Some(addr) = addr else {
-            self.reason(unknown(operand));
+            self.reason(unknown(operand, insn_ip));
             self.unknown += 1;
             return true;
         };
-        if addr < LOWEST || addr >= HIGHEST - u64::from(operand.size) {
+        // Only the kernel accesses its own half.
+        let is_kernels = addr >= KERNEL_HALF && insn_ip >= KERNEL_HALF;
+        if addr < LOWEST || !is_kernels && addr >= HIGHEST - u64::from(operand.size) {
             self.reason(Unrecovered::Impossible);
             return false;
         }
@@ -271,8 +279,9 @@ impl Candidates {
 }
 
 /// Why the address of an operand is unknown.
-fn unknown(operand: &MemOp) -> Unrecovered {
+fn unknown(operand: &MemOp, insn_ip: u64) -> Unrecovered {
     match operand.opaque {
+        Some(Opaque::Tls) if insn_ip >= KERNEL_HALF => Unrecovered::PerCpu,
         Some(Opaque::Tls) => Unrecovered::Tls,
         Some(Opaque::Gather) => Unrecovered::Gather,
         Some(Opaque::Masked) => Unrecovered::Masked,

@@ -8,6 +8,9 @@
 //! Memory that the process maps from a file and cannot write is known too ([`CodeSource::constant`]). A branch that depends on
 //! any other memory is undecided: where its two ways meet, what neither of them changes is still known.
 //!
+//! Kernel code is interrupted likewise ([`KernelSnapshot`]). Addresses of its own half are possible there only, and what has a base in
+//! gs is per-CPU memory.
+//!
 //! Registers and stack do not give: the red zone (the dump begins at rsp, so it lacks the variables of a leaf function at
 //! `-O0`), thread-local and gathered addresses, and registers that a call in between has overwritten.
 //!
@@ -54,6 +57,7 @@ mod forward;
 mod forward_tests;
 mod image;
 mod invert;
+mod kernel;
 mod lines;
 mod memo;
 mod reach;
@@ -71,7 +75,8 @@ mod value;
 mod wanted;
 mod window;
 
-pub use candidates::{Candidate, Operand, Unrecovered, MAX_CANDIDATES, MAX_STEPS};
+pub use candidates::{Candidate, Operand, Unrecovered, KERNEL_HALF, MAX_CANDIDATES, MAX_STEPS};
+pub use kernel::{is_of_kernel, KernelSnapshot};
 pub use lines::Snapshot;
 pub use memo::CacheCounts;
 pub use recovery::{Recovery, RecoveryResult};

@@ -64,6 +64,12 @@ impl UserRegs {
         Ok(Self { gpr, rip: value(PERF_IP)?, rflags: value(PERF_FLAGS)? })
     }
 
+    /// The same of 64-bit code, all of [`REGS_MASK`]; `None` if there are fewer.
+    #[must_use]
+    pub(super) fn from_values(values: &[u64]) -> Option<Self> {
+        Self::from_perf(ABI_64, REGS_MASK, values).ok()
+    }
+
     /// The stack pointer.
     #[must_use]
     pub fn rsp(&self) -> u64 {

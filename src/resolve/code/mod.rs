@@ -1,6 +1,7 @@
 //! The code bytes around an address of a process, from the mapped file if there is one, else from its memory.
 
 pub mod constant;
+pub mod kernel;
 mod mapped;
 mod pages;
 

@@ -24,6 +24,7 @@ use crate::sample::{Access, Comm, CpuMode, DataSource, FileId, RawSample, SideBa
 use scxprof_perf::record::{decode, decode_sample, Header, Layout, MappedFile, Places, Record, SampleRecord, Words};
 use scxprof_perf::record::{MISC_FORK_EXEC, MISC_LOST_SAMPLES_BPF};
 use scxprof_perf::tracepoint::SchedDecoder;
+use scxprof_recover::is_of_kernel;
 
 mod context;
 mod inbox;
@@ -501,7 +502,7 @@ impl BatchSink {
             return;
         }
         let recovers = self.recovers;
-        if recovers && mode != CpuMode::User {
+        if recovers && mode != CpuMode::User && !is_of_kernel(record.raw) {
             self.loss.in_kernel += 1;
             return;
         }
@@ -579,7 +580,7 @@ impl BatchSink {
         let AddressFrom::UserByCallchain(entries) = &self.address_from else { return header.cpu_mode() };
         // A BPF program's sample has no chain: the program checks the stack itself.
         if record.callchain.is_empty() && !record.raw.is_empty() {
-            return CpuMode::User;
+            return if is_of_kernel(record.raw) { CpuMode::Kernel } else { CpuMode::User };
         }
         if is_user_interrupt(record.callchain.iter(), entries) {
             CpuMode::User

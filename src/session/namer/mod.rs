@@ -3,6 +3,7 @@
 mod accesses;
 mod cgroups;
 mod hints;
+mod kernel;
 #[allow(clippy::module_inception)]
 mod namer;
 mod recovery;
@@ -12,6 +13,7 @@ mod unresolved;
 mod wakeups;
 
 pub(super) use accesses::Accesses;
+pub(super) use kernel::KernelRecovery;
 pub(super) use namer::Namer;
 pub(super) use recovery::Recoverer;
 pub(super) use wakeups::Wakeups;

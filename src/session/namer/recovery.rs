@@ -4,6 +4,7 @@ use std::path::Path;
 
 use rustc_hash::FxHashMap;
 
+use super::kernel::{KernelRecovery, Place};
 use super::unresolved::Unresolved;
 use crate::bpf::WantedMap;
 use crate::host::clock::monotonic_ns;
@@ -13,11 +14,11 @@ use crate::resolve::code::constant::Constants;
 use crate::resolve::code::{At, CodeCache, CodeCounts, Limits, Mapping, Origin, Window};
 use crate::resolve::Maps;
 use crate::sample::batch::UserContext;
-use crate::sample::{RawSample, Sample, ThreadIndex};
+use crate::sample::{MemoryId, RawSample, Sample, ThreadIndex};
 use scxprof_base::tables::Tables;
 use scxprof_recover::{
-    Candidate, CodeSource, CodeWindow, Learned, Recovery, RegsError, Snapshot, StackRange, Unrecovered, UserRegs,
-    REGS_MASK,
+    Candidate, CodeSource, CodeWindow, KernelSnapshot, Learned, Recovery, RegsError, Snapshot, StackRange, Unrecovered,
+    UserRegs, KERNEL_HALF, REGS_MASK,
 };
 
 /// How long a page's frame is valid, ns.
@@ -29,7 +30,7 @@ const MAX_PLACES: usize = 1 << 14;
 /// Writable memory, `PROT_WRITE` (asm-generic/mman-common.h).
 const PROT_WRITE: u32 = 2;
 /// Pieces of code that are available for one sample: its own, and those that it calls.
-const MAX_WINDOWS: usize = 4;
+pub(super) const MAX_WINDOWS: usize = 4;
 /// Bytes before the vdso that may be the kernel's data for it; it has 4 to 6 pages.
 const MAX_VVAR: u64 = 64 << 10;
 
@@ -43,9 +44,13 @@ pub(in crate::session) struct Recoverer {
     stacks: FxHashMap<ThreadIndex, StackRange>,
     /// The accesses of one sample with their pages; reused to save allocations.
     looked_up: Vec<(Candidate, Option<Page>)>,
+    /// The same of a sample of kernel code, with their physical addresses.
+    found: Vec<(Candidate, u64, Option<Page>)>,
     /// The pieces of code of one sample; reused likewise.
     windows: Vec<Window>,
     wanted: Option<WantedMap>,
+    /// For samples of kernel code.
+    kernel: Option<KernelRecovery>,
     /// The memory that samples at a code address of a process need.
     places: FxHashMap<(u32, u64), Learned>,
     unresolved: Unresolved,
@@ -54,7 +59,12 @@ pub(in crate::session) struct Recoverer {
 
 impl Recoverer {
     /// For the processes under `procfs`, within about `memory` bytes. Stores in `wanted` which memory samples need.
-    pub(in crate::session) fn new(procfs: &Path, memory: usize, wanted: Option<WantedMap>) -> Self {
+    pub(in crate::session) fn new(
+        procfs: &Path,
+        memory: usize,
+        wanted: Option<WantedMap>,
+        kernel: Option<KernelRecovery>,
+    ) -> Self {
         Self {
             recovery: Recovery::new(memory / 2),
             code: CodeCache::new(procfs, Limits { bytes: memory / 4, ..Limits::default() }),
@@ -63,8 +73,10 @@ impl Recoverer {
             pagemap: Pagemap::new(procfs, memory / 16 * 3 / 96, 256, FRAME_LIFE),
             stacks: FxHashMap::default(),
             looked_up: Vec::new(),
+            found: Vec::new(),
             windows: Vec::new(),
             wanted,
+            kernel,
             places: FxHashMap::default(),
             unresolved: Unresolved::default(),
             counts: RecoveryStats::default(),
@@ -87,6 +99,9 @@ impl Recoverer {
         tables.set_map::<(ThreadIndex, StackRange)>("stacks", stacks.len(), stacks.capacity(), 0);
         tables.set_map::<((u32, u64), Learned)>("code places with wanted memory", places.len(), places.capacity(), 0);
         self.unresolved.measure(tables);
+        if let Some(kernel) = &self.kernel {
+            kernel.measure(tables);
+        }
     }
 
     /// Counts so far.
@@ -112,6 +127,9 @@ impl Recoverer {
         maps: &mut Maps,
         mut access: impl FnMut(Sample, Option<bool>, &mut Maps),
     ) {
+        if let Some(snapshot) = KernelSnapshot::new(&context.memory) {
+            return self.recover_kernel(sample, &snapshot, maps, access);
+        }
         self.counts.user_samples += 1;
         let regs = match UserRegs::from_perf(context.abi, REGS_MASK, &context.regs) {
             Ok(regs) => regs,
@@ -182,27 +200,66 @@ impl Recoverer {
             let of_file = page.filter(|page| page.present()).map(Page::file_or_shared);
             let (memory, other_kind) = maps.place_of_page(sample.raw.pid, candidate.addr, phys, of_file);
             self.counts.unmapped_pages += u64::from(other_kind == Some(true));
-            let sample = Sample {
-                raw: RawSample {
-                    ip: candidate.insn_ip,
-                    addr: candidate.addr,
-                    phys,
-                    access: candidate.access,
-                    size: candidate.size,
-                    method: Some(candidate.method),
-                    share,
-                    ..sample.raw
-                },
-                memory,
-                ..*sample
+            access(accessed(sample, candidate, phys, share, memory), other_kind, maps);
+        }
+    }
+
+    /// The same for a sample of kernel code.
+    fn recover_kernel(
+        &mut self,
+        sample: &Sample,
+        snapshot: &KernelSnapshot<'_>,
+        maps: &mut Maps,
+        mut access: impl FnMut(Sample, Option<bool>, &mut Maps),
+    ) {
+        let Some(kernel) = &mut self.kernel else { return };
+        self.counts.kernel_samples += 1;
+        let (pid, time) = (sample.raw.pid, sample.raw.time);
+        let space = maps.generation(pid);
+        let (outcome, mut bookkeeping) = kernel.recover(snapshot);
+        if let Some(reason) = outcome.reason {
+            *self.counts.kernel_unrecovered.entry(reason.name()).or_default() += 1;
+            return;
+        }
+        self.found.clear();
+        for &candidate in outcome.candidates {
+            let (phys, page) = match bookkeeping.place(&candidate, time) {
+                Place::Nobodys => continue,
+                Place::Kernel(phys) => (phys, None),
+                Place::User => {
+                    let page = self.pagemap.page(pid, space, candidate.addr, time, false).ok();
+                    (page.and_then(|page| page.phys(candidate.addr)).unwrap_or(0), page)
+                }
             };
-            access(sample, other_kind, maps);
+            self.found.push((candidate, phys, page));
+        }
+        if self.found.is_empty() {
+            *self.counts.kernel_unrecovered.entry("the kernel's own").or_default() += 1;
+            return;
+        }
+        self.counts.kernel_recovered += 1;
+        let share = 1.0 / self.found.len() as f32;
+        for &(candidate, phys, page) in &self.found {
+            let of_file = page.filter(|page| page.present()).map(Page::file_or_shared);
+            let (memory, other_kind) = if candidate.addr < KERNEL_HALF {
+                maps.place_of_page(pid, candidate.addr, phys, of_file)
+            } else {
+                (Some(MemoryId::kernel(phys)), None)
+            };
+            access(accessed(sample, &candidate, phys, share, memory), other_kind, maps);
         }
     }
 
     fn nothing(&mut self, reason: Unrecovered) {
         *self.counts.unrecovered.entry(reason.name()).or_default() += 1;
     }
+}
+
+/// The access of a sample that `candidate` is, one of `1 / share`.
+fn accessed(sample: &Sample, candidate: &Candidate, phys: u64, share: f32, memory: Option<MemoryId>) -> Sample {
+    let &Candidate { insn_ip: ip, addr, access, size, method, .. } = candidate;
+    let raw = RawSample { ip, addr, phys, access, size, method: Some(method), share, ..sample.raw };
+    Sample { raw, memory, ..*sample }
 }
 
 /// True for the kernel's clock data that the vdso reads: `[vvar]`, the pages just before it (arch/x86/entry/vdso/vma.c). Every

@@ -10,6 +10,7 @@ use crate::sample::batch::UserContext;
 use crate::sample::sched::SchedEvent;
 use crate::sample::{Access, CodeAddr, CpuMode, MemoryId, RawSample, Sample, SideBand, ThreadIndex};
 use crate::session::piece::{Piece, Ready};
+use scxprof_recover::KERNEL_HALF;
 
 /// The code at `ip` in the process of the sample, if code is to be named.
 fn locate(modules: &mut Option<Modules>, maps: &mut Maps, sample: &Sample, ip: u64) -> Option<CodeAddr> {
@@ -203,7 +204,9 @@ impl Namer {
         let share = 1.0 / accesses.len() as f32;
         for access in &accesses {
             // As at the capture: its page contradicted the mappings.
-            let memory = if access.unmapped {
+            let memory = if access.addr >= KERNEL_HALF {
+                Some(MemoryId::kernel(access.phys))
+            } else if access.unmapped {
                 // The mappings may be known by now.
                 let memory = maps.memory(sample.raw.pid, access.addr, access.phys);
                 memory.filter(|memory| !matches!(memory, MemoryId::Private { .. }))

@@ -22,10 +22,10 @@ use crate::sampler::attr::Feature;
 use crate::sampler::event::CHAIN_SIZE;
 use crate::sampler::loss::Loss;
 use crate::sampler::tee::Tee;
-use crate::sampler::{Running, Sampler, SamplerOptions, Target};
+use crate::sampler::{Running, Sampler, SamplerError, SamplerOptions, Target};
 use crate::session::error::SessionError;
 use crate::session::inlet::Inlet;
-use crate::session::namer::{Accesses, Namer, Recoverer, Wakeups};
+use crate::session::namer::{Accesses, KernelRecovery, Namer, Recoverer, Wakeups};
 use crate::session::options::HostOptions;
 use crate::session::order::Order;
 use crate::session::origin::{Ending, Filled, Origin};
@@ -127,6 +127,13 @@ impl Capture {
         let CaptureOptions { sampler: sampling, host, roots, memory, .. } = options;
         let cgroups = Cgroups::new(roots)?;
         let sampler = Sampler::open(sampling)?;
+        let kernel = if sampling.source == Source::Timer && sampling.hardware.kernel {
+            // Of what the recovery of accesses has, a fourth.
+            let kernel = KernelRecovery::new(&roots.proc, &roots.sys, &sampling.cpus, memory / 16);
+            Some(kernel.map_err(|error| SamplerError::Kernel(error.to_string()))?)
+        } else {
+            None
+        };
         let opened = boottime_ns();
         let mut notes = sampler.notes().to_vec();
         let rate = sampler.samples_per_second();
@@ -167,7 +174,10 @@ impl Capture {
         let busy = (takes_time && takes_all).then(|| BusyTime::begin(&roots.proc));
         let recovers = sampling.source == Source::Timer;
         let accesses = match sampling.source {
-            Source::Timer => Accesses::Recovered(Box::new(Recoverer::new(&roots.proc, memory / 4, running.wanted()))),
+            Source::Timer => {
+                let recoverer = Recoverer::new(&roots.proc, memory / 4, running.wanted(), kernel);
+                Accesses::Recovered(Box::new(recoverer))
+            }
             Source::Wakeups => Accesses::OfWakeups(Box::new(Wakeups::new(options.only.clone(), std::process::id()))),
             _ => Accesses::InSamples,
         };

@@ -19,13 +19,16 @@ pub enum MemoryScope {
     Ipc(u32),
     /// No memory: pairs of threads that wake each other, which are numbered.
     Wakeups,
+    /// Memory that kernel code accesses for a thread, by its physical address: the offset in inode 0.
+    Kernel,
 }
 
 impl MemoryScope {
-    /// The upper half of the number of [`MemoryScope::Ipc`], and of that of [`MemoryScope::Wakeups`]: no device has these bits, and every JSON
+    /// The upper half of the number of each of the others: no device has these bits, and every JSON
     /// reader keeps numbers up to 1 << 53 exact.
     const IPC: u32 = 1 << 20;
     const WAKEUPS: u32 = 1 << 21;
+    const KERNEL: u32 = 3 << 20;
 
     /// The files of a device that were given an inode number after so many others.
     #[inline]
@@ -43,6 +46,7 @@ impl MemoryScope {
             Self::Device { reuses, dev } => (reuses, dev),
             Self::Ipc(namespace) => (Self::IPC, namespace),
             Self::Wakeups => (Self::WAKEUPS, 0),
+            Self::Kernel => (Self::KERNEL, 0),
         };
         u64::from(upper) << 32 | u64::from(lower)
     }
@@ -54,6 +58,7 @@ impl MemoryScope {
         match ((number >> 32) as u32, number as u32) {
             (Self::IPC, namespace) => Self::Ipc(namespace),
             (Self::WAKEUPS, 0) => Self::Wakeups,
+            (Self::KERNEL, 0) => Self::Kernel,
             (reuses, dev) => Self::Device { reuses, dev },
         }
     }
@@ -90,6 +95,12 @@ pub enum MemoryId {
 }
 
 impl MemoryId {
+    /// The memory of the kernel at a physical address.
+    #[must_use]
+    pub fn kernel(phys: u64) -> Self {
+        Self::Shared { scope: MemoryScope::Kernel, ino: 0, offset: phys }
+    }
+
     /// The granule of `size` bytes (a power of two, such as [`LINE_SIZE`] or [`PAGE_SIZE`]) that contains the byte.
     #[must_use]
     pub fn granule(self, size: u64) -> Self {
@@ -131,6 +142,7 @@ mod tests {
             (MemoryScope::device(0x801, 0xffff), 0xffff << 32 | 0x801),
             (MemoryScope::Ipc(4_026_531_839), (1 << 52) + 4_026_531_839),
             (MemoryScope::Wakeups, 1 << 53),
+            (MemoryScope::Kernel, 3 << 52),
             (MemoryScope::device(u64::MAX, 0), u64::MAX),
             (MemoryScope::device((1 << 53) + 1, 0), (1 << 53) + 1),
         ];

@@ -174,8 +174,8 @@ impl Source {
                  that missed the L1 cache"
             }
             Self::Timer => {
-                "accesses of running user code near each timer tick, without latency; not those of the kernel, to thread-local \
-                 memory, of gather instructions, or whose address registers were overwritten before the tick"
+                "accesses of running user code near each timer tick, without latency; those of the kernel only if asked for; not \
+                 those to thread-local memory, of gather instructions, or whose address registers were overwritten before the tick"
             }
             Self::Faults => {
                 "first touches of pages only: it shows who is active and which pages processes share, \

@@ -1,0 +1,208 @@
+//! The kernel's code, as it runs: from its memory.
+
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::ops::{ControlFlow, Range};
+use std::path::Path;
+use std::sync::Arc;
+
+use super::{Origin, Window};
+use crate::bpf::KernelMemory;
+use crate::host::kallsyms;
+use scxprof_base::cache::Cache;
+use scxprof_base::tables::Tables;
+use scxprof_recover::LEADER_SPAN;
+
+/// The kernel's image and its modules are in the highest 2 GiB (Documentation/arch/x86/x86_64/mm.rst).
+pub const IMAGE: u64 = 0xffff_ffff_8000_0000;
+/// How long code counts as unchanged, ns: static keys and tracers patch it.
+const CODE_LIFE: u64 = 5_000_000_000;
+/// Of a longer function only the code around the address is read.
+const LONG: u64 = 64 << 10;
+/// Bytes after an address that its instruction may have.
+const INSN: u64 = 16;
+/// Programs that the kernel's compiler wrote: they come and go without a trace in the symbols that we have read.
+const BPF: &[u8] = b"bpf";
+
+/// Parts of the names of functions that take and give back memory, and count it for cgroups: mm/slub.c, mm/page_alloc.c,
+/// mm/memcontrol.c, mm/page_counter.c, kernel/cgroup/rstat.c and their headers. Whoever needs memory in a cgroup accesses what all
+/// others there do.
+const BOOKKEEPING: [&[u8]; 18] = [
+    b"slab",
+    b"kmem_cache",
+    b"kmalloc",
+    b"kfree",
+    b"rmqueue",
+    b"alloc_pages",
+    b"free_pages",
+    b"frozen_page",
+    b"page_from_freelist",
+    b"memcg",
+    b"mem_cgroup",
+    b"obj_cgroup",
+    b"objcg",
+    b"obj_stock",
+    b"charge",
+    b"page_counter",
+    b"protected_usage",
+    b"rstat",
+];
+
+/// A function, up to the next one of its module.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Function {
+    /// Distance from [`IMAGE`].
+    start: u32,
+    /// The number of its module.
+    module: u16,
+    is_bookkeeping: bool,
+}
+
+/// The kernel's functions, in order.
+#[derive(Debug, Default)]
+struct Functions(Vec<Function>);
+
+impl Functions {
+    fn read(procfs: &Path) -> io::Result<Self> {
+        let mut functions = Vec::new();
+        let mut modules: Vec<Box<[u8]>> = Vec::new();
+        kallsyms::each(kallsyms::open(procfs)?, |symbol| -> ControlFlow<()> {
+            let is_code = matches!(symbol.kind, b't' | b'T' | b'w' | b'W');
+            let start = symbol.address.checked_sub(IMAGE).and_then(|distance| u32::try_from(distance).ok());
+            let Some(start) = start.filter(|_| is_code) else { return ControlFlow::Continue(()) };
+            let module = symbol.module.unwrap_or_default();
+            // Those of a module follow each other.
+            if modules.last().is_none_or(|last| &**last != module) {
+                modules.push(module.into());
+            }
+            let module = if module == BPF { u16::MAX } else { u16::try_from(modules.len()).unwrap_or(u16::MAX) };
+            let is_bookkeeping = BOOKKEEPING.iter().any(|&part| memchr::memmem::find(symbol.name, part).is_some());
+            functions.push(Function { start, module, is_bookkeeping });
+            ControlFlow::Continue(())
+        })?;
+        functions.sort_unstable();
+        functions.dedup_by_key(|function| function.start);
+        Ok(Self(functions))
+    }
+
+    /// The function with that address, and the one after it.
+    fn find(&self, ip: u64) -> Option<(Function, Function)> {
+        let distance = u32::try_from(ip.checked_sub(IMAGE)?).ok()?;
+        let next = self.0.partition_point(|function| function.start <= distance);
+        let (function, next) = (self.0.get(next.checked_sub(1)?)?, self.0.get(next)?);
+        (function.module == next.module && function.module != u16::MAX).then_some((*function, *next))
+    }
+
+    /// The addresses of the function around an address.
+    fn around(&self, ip: u64) -> Option<Range<u64>> {
+        let (function, next) = self.find(ip)?;
+        Some(IMAGE + u64::from(function.start)..IMAGE + u64::from(next.start))
+    }
+}
+
+/// The kernel's code, cached for a while.
+#[derive(Debug)]
+pub struct KernelCode {
+    memory: KernelMemory,
+    functions: Functions,
+    /// By the address of the function, or of the page in a long one, and when it was read.
+    windows: Cache<u64, (u64, Option<Window>)>,
+    keys: RandomState,
+}
+
+impl KernelCode {
+    /// Reads through `memory`, and caches about `bytes`. The symbols are those under `procfs`.
+    ///
+    /// # Errors
+    /// The symbols cannot be read.
+    pub(crate) fn new(memory: KernelMemory, procfs: &Path, bytes: usize) -> io::Result<Self> {
+        let functions = Functions::read(procfs)?;
+        if functions.0.is_empty() {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        Ok(Self { memory, functions, windows: Cache::new(bytes), keys: RandomState::new() })
+    }
+
+    /// The code around `ip`, `now` in ns; `None` if it is that of no known function.
+    pub fn window(&mut self, ip: u64, now: u64) -> Option<Window> {
+        let function = self.functions.around(ip)?;
+        let is_long = function.end - function.start > LONG;
+        let at = if is_long { ip & !(LEADER_SPAN as u64 - 1) } else { function.start };
+        if let Some((since, window)) = self.windows.get(&at) {
+            if now.saturating_sub(*since) < CODE_LIFE {
+                return window.clone();
+            }
+        }
+        let around = if is_long { at - LEADER_SPAN as u64..at + 2 * LEADER_SPAN as u64 } else { function.clone() };
+        let window = self.read(around, function);
+        let bytes = window.as_ref().map_or(0, |window| window.bytes.len());
+        self.windows.insert_weighted(at, (now, window.clone()), bytes + 2 * size_of::<(u64, Window)>());
+        window
+    }
+
+    /// True for code of the kernel's allocators, and of its accounting of memory.
+    #[must_use]
+    pub fn is_bookkeeping(&self, ip: u64) -> bool {
+        self.functions.find(ip).is_some_and(|(function, _)| function.is_bookkeeping)
+    }
+
+    fn read(&mut self, around: Range<u64>, function: Range<u64>) -> Option<Window> {
+        let page = KernelMemory::PIECE as u64;
+        let (first, end) = (around.start & !(page - 1), around.end.saturating_add(INSN));
+        let mut bytes = Vec::new();
+        for number in 0..(end - first).div_ceil(page) {
+            match self.memory.piece(first + number * page) {
+                Some(piece) => bytes.extend_from_slice(&piece),
+                // The last function of a part may end with its last page.
+                None if number > 0 => break,
+                None => return None,
+            }
+        }
+        let from = usize::try_from(around.start - first).ok()?;
+        let to = usize::try_from(end - first).ok()?.min(bytes.len());
+        let bytes: Arc<[u8]> = bytes.get(from..to)?.into();
+        let key = self.keys.hash_one((around.start, &bytes));
+        let (origin, is_jit) = (Origin::Memory, false);
+        Some(Window { start: around.start, bytes, key, bias: 0, function: Some(function), origin, is_jit })
+    }
+
+    /// Its sizes.
+    pub(crate) fn measure(&self, tables: &mut Tables) {
+        let functions = &self.functions.0;
+        tables.set("functions of the kernel", functions.len(), functions.capacity() * size_of::<Function>());
+        tables.set("code of the kernel", self.windows.len(), self.windows.weight());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_ends_at_the_next_one_of_its_module() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = "ffffffff81000300 T after\n\
+                    ffffffff81000000 T _text\n\
+                    ffffffff81000100 t kmem_cache_free\n\
+                    ffffffff81000200 D a_datum\n\
+                    ffffffffc0001000 t first\t[a]\n\
+                    ffffffffc0001100 t second\t[a]\n\
+                    ffffffffc0003000 t page_counter_charge\t[b]\n\
+                    ffffffffc0003080 t bpf_prog_1\t[bpf]\n\
+                    ffffffffc00030c0 t bpf_prog_2\t[bpf]\n\
+                    00000000000120c0 A a_constant\n";
+        std::fs::write(dir.path().join("kallsyms"), text).unwrap();
+        let functions = Functions::read(dir.path()).unwrap();
+        let around = |ip| functions.around(ip);
+        assert_eq!(around(0xffff_ffff_8100_0010), Some(0xffff_ffff_8100_0000..0xffff_ffff_8100_0100));
+        assert_eq!(around(0xffff_ffff_8100_01ff), Some(0xffff_ffff_8100_0100..0xffff_ffff_8100_0300));
+        assert_eq!(around(0xffff_ffff_8100_0300), None, "where the image ends is not known");
+        assert_eq!(around(0xffff_ffff_c000_1000), Some(0xffff_ffff_c000_1000..0xffff_ffff_c000_1100));
+        assert_eq!(around(0xffff_ffff_c000_1100), None, "nor where a module does");
+        assert_eq!(around(0xffff_ffff_c000_3080), None, "programs come and go");
+        assert_eq!((around(0), around(IMAGE), around(u64::MAX)), (None, None, None));
+        let is_bookkeeping = |ip| functions.find(ip).is_some_and(|(function, _)| function.is_bookkeeping);
+        assert!(is_bookkeeping(0xffff_ffff_8100_0100));
+        assert!(!is_bookkeeping(0xffff_ffff_8100_0000));
+    }
+}
