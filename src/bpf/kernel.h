@@ -75,8 +75,31 @@ struct pid {
 	struct upid numbers[1];
 };
 
+struct super_block {
+	__u32 s_dev;
+};
+
 struct inode {
 	void *i_private;
+	unsigned long i_ino;
+	struct super_block *i_sb;
+};
+
+struct address_space {
+	struct inode *host;
+};
+
+struct page {
+	unsigned long compound_head;
+};
+
+struct folio {
+	struct address_space *mapping;
+	unsigned long index;
+};
+
+struct vm_struct {
+	struct page **pages;
 };
 
 struct file {
@@ -139,6 +162,7 @@ struct sched_entity {
 struct task_struct {
 	void *stack;
 	struct mm_struct *mm;
+	struct vm_struct *stack_vm_area;
 	struct sched_entity se;
 	unsigned int flags;
 	int pid;

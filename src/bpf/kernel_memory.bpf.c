@@ -63,3 +63,60 @@ int find_run_queue(struct request *request)
 	*to = (__u64)BPF_CORE_READ(queue, rq);
 	return 0;
 }
+
+struct stack {
+	__u64 address;
+	__u64 page;
+};
+
+/* Where our own kernel stack is, and the struct page of its first page. */
+SEC("raw_tp")
+int find_stack(void *context)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	__u32 zero = 0;
+	struct stack *to = bpf_map_lookup_elem(&piece, &zero);
+	struct page **pages;
+
+	if (!to || !bpf_core_field_exists(task->stack_vm_area))
+		return 1;
+	pages = BPF_CORE_READ(task, stack_vm_area, pages);
+	to->address = (__u64)BPF_CORE_READ(task, stack);
+	return bpf_probe_read_kernel(&to->page, sizeof(to->page), pages) ? 1 : 0;
+}
+
+struct place {
+	__u64 inode;
+	__u64 index; /* in pages */
+	__u64 device;
+};
+
+/* Of which file a page is, by its struct page; include/linux/mm_types.h. */
+SEC("raw_tp")
+int find_file(struct request *request)
+{
+	__u32 zero = 0;
+	struct place *to = bpf_map_lookup_elem(&piece, &zero);
+	struct page *page = (void *)request->argument;
+	struct address_space *mapping;
+	struct folio *folio;
+	struct inode *inode;
+	__u64 head;
+
+	if (!to || !bpf_core_field_exists(page->compound_head))
+		return 1;
+	head = BPF_CORE_READ(page, compound_head);
+	/* Pages after the first one of a folio point to it. */
+	folio = head & 1 ? (void *)(head - 1) : (void *)page;
+	mapping = BPF_CORE_READ(folio, mapping);
+	/* PAGE_MAPPING_FLAGS: of a process, or movable. */
+	if (!mapping || (__u64)mapping & 3)
+		return 1;
+	inode = BPF_CORE_READ(mapping, host);
+	if (!inode)
+		return 1;
+	to->inode = BPF_CORE_READ(inode, i_ino);
+	to->device = BPF_CORE_READ(inode, i_sb, s_dev);
+	to->index = BPF_CORE_READ(folio, index) + ((__u64)page - (__u64)folio) / bpf_core_type_size(struct page);
+	return 0;
+}

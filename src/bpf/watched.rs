@@ -9,6 +9,17 @@ pub(crate) enum Clockwork {
     Clock,
 }
 
+/// A page of a file in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FilePage {
+    /// As the kernel numbers it: the major number from bit 20 on (include/linux/kdev_t.h).
+    pub device: u32,
+    /// The inode's number.
+    pub inode: u64,
+    /// Its place in the file, in pages.
+    pub index: u64,
+}
+
 /// The tasks of which snapshots are taken.
 // Without BPF, these have no user.
 #[cfg_attr(not(feature = "bpf"), allow(dead_code))]

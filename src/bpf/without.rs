@@ -7,7 +7,7 @@ use crossbeam_channel::Receiver;
 
 use super::hints::{HintOptions, HintsError};
 use super::refusal::{Refusal, Step};
-use super::watched::{Clockwork, SnapshotCounts, Watched};
+use super::watched::{Clockwork, FilePage, SnapshotCounts, Watched};
 use crate::hint::{Counts, HintProbe};
 use crate::sample::batch::Batch;
 use scxprof_recover::Wanted;
@@ -119,6 +119,14 @@ impl KernelMemory {
     }
 
     pub(crate) fn run_queue(&mut self, _: u32) -> Option<u64> {
+        match *self {}
+    }
+
+    pub(crate) fn stack(&mut self) -> Option<(u64, u64)> {
+        match *self {}
+    }
+
+    pub(crate) fn file(&mut self, _: u64) -> Option<FilePage> {
         match *self {}
     }
 

@@ -29,6 +29,9 @@ const FRAME: u64 = 0x000f_ffff_ffff_f000;
 /// The most bytes of per-CPU memory that one CPU has at boot (PMD_SIZE in setup_per_cpu_areas(), arch/x86/kernel/setup_percpu.c).
 const MOST_PER_CPU: u64 = 2 << 20;
 
+/// Bytes of a `struct page`, 7 words and their alignment (include/linux/mm_types.h).
+const STRUCT_PAGE: u64 = 64;
+
 /// How long what is known of a frame is valid, ns.
 const FRAME_LIFE: u64 = 1_000_000_000;
 
@@ -47,6 +50,13 @@ impl FrameFlags {
         self.has(32) || self.has(20)
     }
 
+    /// True for pages of files in memory; also for those of processes.
+    #[must_use]
+    pub fn is_cached_file(self) -> bool {
+        // LRU; of shared memory, which can be swapped out, SWAPBACKED; unevictable ones.
+        self.has(5) || self.has(14) || self.has(18)
+    }
+
     /// True for memory in which the kernel makes small objects.
     #[must_use]
     pub fn is_slab(self) -> bool {
@@ -59,6 +69,8 @@ impl FrameFlags {
 pub struct Frames {
     /// Where the map of all memory begins.
     base: u64,
+    /// Where the array of `struct page` begins; `None` if that is not known.
+    pages: Option<u64>,
     /// Per-CPU memory that was there at boot.
     per_cpu: Vec<Range<u64>>,
     file: File,
@@ -74,8 +86,12 @@ impl Frames {
         let file = File::open(procfs.join("kpageflags"))?;
         let table = memory.page_table().ok_or(io::ErrorKind::Unsupported)?;
         let base = find_base(table, &mut |address| memory.piece(address)).ok_or(io::ErrorKind::Unsupported)?;
+        let pages = memory.stack().and_then(|(stack, page)| {
+            let phys = walk(stack, table, base, &mut |address| memory.piece(address))?;
+            page.checked_sub(phys / PAGE_SIZE * STRUCT_PAGE)
+        });
         let per_cpu = units(cpus.iter().filter_map(|&cpu| memory.run_queue(cpu)).collect());
-        Ok(Self { base, per_cpu, file, flags: Cache::new(frames) })
+        Ok(Self { base, pages, per_cpu, file, flags: Cache::new(frames) })
     }
 
     /// True for per-CPU memory, and for at most as much beside it.
@@ -88,16 +104,26 @@ impl Frames {
     /// The physical address of `addr`, and what its frame is used for, `now` in ns; `None` if it is not in the map of all memory.
     pub fn find(&mut self, addr: u64, now: u64) -> Option<(u64, FrameFlags)> {
         let phys = addr.checked_sub(self.base)?;
+        Some((phys, self.flags(phys, now)?))
+    }
+
+    /// What the frame of a physical address is used for; `None` if there is no such frame.
+    pub fn flags(&mut self, phys: u64, now: u64) -> Option<FrameFlags> {
         let number = phys / PAGE_SIZE;
         let known = self.flags.get(&number).filter(|(since, _)| now.saturating_sub(*since) < FRAME_LIFE);
         if let Some((_, flags)) = known {
-            return Some((phys, (*flags)?));
+            return *flags;
         }
         let mut entry = [0; 8];
         let read = self.file.read_exact_at(&mut entry, number.checked_mul(8)?);
         let flags = read.is_ok().then(|| FrameFlags(u64::from_ne_bytes(entry)));
         self.flags.insert(number, (now, flags));
-        Some((phys, flags?))
+        flags
+    }
+
+    /// The address of the `struct page` of a physical address; `None` if that is not known.
+    pub(crate) fn page(&self, phys: u64) -> Option<u64> {
+        self.pages?.checked_add(phys / PAGE_SIZE * STRUCT_PAGE)
     }
 
     /// Its size.
@@ -122,15 +148,15 @@ fn find_base(table: u64, read: &mut impl FnMut(u64) -> Option<Vec<u8>>) -> Optio
     let first = table & !(STEP - 1);
     (0..MOST)
         .map_while(|at| first.checked_sub(at * STEP).filter(|&base| base >= lowest))
-        .find(|&base| walk(table, base, read) == Some(table - base))
+        .find(|&base| walk(table, table, base, read) == Some(table - base))
 }
 
-/// The physical address of the page table at `table`, by itself, if the map of all memory begins at `base`.
-fn walk(table: u64, base: u64, read: &mut impl FnMut(u64) -> Option<Vec<u8>>) -> Option<u64> {
+/// The physical address of `address` by the top page table at `table`, if the map of all memory begins at `base`.
+fn walk(address: u64, table: u64, base: u64, read: &mut impl FnMut(u64) -> Option<Vec<u8>>) -> Option<u64> {
     let mut page = table;
     let mut shift = if table < FOUR_LEVELS { 48 } else { 39 };
     loop {
-        let index = usize::try_from(table >> shift & 511).ok()?;
+        let index = usize::try_from(address >> shift & 511).ok()?;
         let entry = u64::from_ne_bytes(*read(page)?.get(8 * index..)?.first_chunk()?) & !encryption();
         if entry & PRESENT == 0 {
             return None;
@@ -138,7 +164,7 @@ fn walk(table: u64, base: u64, read: &mut impl FnMut(u64) -> Option<Vec<u8>>) ->
         let frame = entry & FRAME;
         if shift == 12 || entry & HUGE != 0 {
             let within = (1 << shift) - 1;
-            return Some(frame & !within | table & within);
+            return Some(frame & !within | address & within);
         }
         page = base.checked_add(frame)?;
         shift -= 9;
@@ -165,6 +191,17 @@ fn encryption() -> u64 {
 #[cfg(not(target_arch = "x86_64"))]
 fn encryption() -> u64 {
     0
+}
+
+/// Frames with these flags, for tests; the run queues are at `per_cpu`.
+#[cfg(test)]
+pub(crate) fn made(base: u64, per_cpu: Vec<u64>, flags: &[u64]) -> Frames {
+    use std::io::Write;
+    let mut file = tempfile::tempfile().unwrap();
+    for flags in flags {
+        file.write_all(&flags.to_ne_bytes()).unwrap();
+    }
+    Frames { base, pages: None, per_cpu: units(per_cpu), file, flags: Cache::new(16) }
 }
 
 #[cfg(test)]
@@ -224,21 +261,13 @@ mod tests {
         }
     }
 
-    fn frames(base: u64, per_cpu: Vec<u64>, flags: &[u64]) -> Frames {
-        use std::io::Write;
-        let mut file = tempfile::tempfile().unwrap();
-        for flags in flags {
-            file.write_all(&flags.to_ne_bytes()).unwrap();
-        }
-        Frames { base, per_cpu: units(per_cpu), file, flags: Cache::new(16) }
-    }
-
     #[test]
     fn a_frame_has_its_uses_for_a_while() {
-        let mut all = frames(LOWEST[0], Vec::new(), &[1 << 7, 1 << 32, 0]);
+        let mut all = made(LOWEST[0], Vec::new(), &[1 << 7, 1 << 32, 0]);
         let slab = all.find(LOWEST[0] + 0x10, 0).unwrap();
         assert_eq!(slab, (0x10, FrameFlags(1 << 7)));
-        assert!(slab.1.is_slab() && !slab.1.is_reserved());
+        assert!(slab.1.is_slab() && !slab.1.is_reserved() && !slab.1.is_cached_file());
+        assert!(FrameFlags(1 << 5).is_cached_file() && FrameFlags(1 << 14).is_cached_file());
         assert!(all.find(LOWEST[0] + 0x1010, 0).unwrap().1.is_reserved());
         assert_eq!(all.find(LOWEST[0] + 0x2010, 0), Some((0x2010, FrameFlags(0))));
         assert_eq!(all.find(LOWEST[0] + 0x3000, 0), None, "there is no such frame");
@@ -251,7 +280,7 @@ mod tests {
 
     #[test]
     fn per_cpu_memory_is_around_the_run_queues() {
-        let of = |places: Vec<u64>| frames(0, places, &[]);
+        let of = |places: Vec<u64>| made(0, places, &[]);
         let two = of(vec![0x50_0000, 0x40_0000]);
         assert!([0x30_0000, 0x40_0000, 0x4f_ffff, 0x5f_ffff].iter().all(|&addr| two.is_per_cpu(addr)));
         assert!([0x2f_ffff, 0x60_0000, u64::MAX].iter().all(|&addr| !two.is_per_cpu(addr)));

@@ -9,7 +9,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
-use crate::sample::{Access, Method, Sample};
+use crate::sample::{Access, MemoryId, MemoryScope, Method, Sample};
+use scxprof_recover::KERNEL_HALF;
 
 /// How far a line may be from its sample in time, ns: late samples are passed on late.
 const SLACK: u64 = 1_000_000_000;
@@ -40,6 +41,9 @@ pub struct RecoveredAccess {
     /// Its page is one of a file or of shared memory, and no mapping of these was known there: one moved without a record.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unmapped: bool,
+    /// Kernel code accessed a page of a file: its device, as `makedev` packs it, its inode number and the offset.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<(u64, u64, u64)>,
 }
 
 /// The accesses of one sample.
@@ -122,6 +126,14 @@ impl<W: Write> RecoveredWriter<W> {
                 method: method.name().to_owned(),
                 anonymous: other_kind == Some(false),
                 unmapped: other_kind == Some(true),
+                file: match sample.memory {
+                    Some(MemoryId::Shared { scope, ino, offset })
+                        if sample.raw.addr >= KERNEL_HALF && scope != MemoryScope::Kernel =>
+                    {
+                        Some((scope.number(), ino, offset))
+                    }
+                    _ => None,
+                },
             });
         }
     }

@@ -8,6 +8,7 @@ mod across;
 mod capture;
 mod cgroup;
 mod family;
+mod kernel;
 mod lines;
 mod made;
 mod programs;

@@ -66,7 +66,8 @@ impl Programs {
         let source = |name: &str| sources.join(name);
         let mut cc = Command::new("cc");
         cc.args(["-O2", "-g0", "-pthread"]);
-        cc.args(["family.c", "memory.c", "structures.c", "contention.c", "protocols.c", "phases.c"].map(source));
+        cc.args(["family.c", "memory.c", "structures.c", "contention.c"].map(source));
+        cc.args(["protocols.c", "phases.c", "kernel.c"].map(source));
         let mut rustc = Command::new("rustc");
         rustc.args(["-O", "--edition=2021"]).arg(source("service.rs"));
         let mut programs = Self { dir, all: Vec::new(), skipped: Vec::new() };

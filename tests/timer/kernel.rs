@@ -1,7 +1,7 @@
 //! Accesses of kernel code, for threads whose system calls access known memory.
 
-use std::collections::HashSet;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use scxprof::sample::{CpuMode, MemoryId, PAGE_SIZE};
@@ -17,16 +17,32 @@ use crate::support::capture::capture_until;
 const WANTED: usize = 2_000;
 const LIMIT: Duration = Duration::from_secs(8);
 
-/// The frames of the process's memory in `range`.
-fn frames(pid: i32, range: &Range<u64>) -> HashSet<u64> {
-    use std::os::unix::fs::FileExt;
-    let pagemap = std::fs::File::open(format!("/proc/{pid}/pagemap")).unwrap();
-    let frame = |page: u64| {
-        let mut entry = [0; 8];
-        pagemap.read_exact_at(&mut entry, page * 8).unwrap();
-        u64::from_ne_bytes(entry) & ((1 << 55) - 1)
-    };
-    (range.start / PAGE_SIZE..range.end / PAGE_SIZE).map(frame).collect()
+/// A file that a process maps: its inode, and the frames of its pages.
+struct File {
+    inode: u64,
+    frames: Vec<u64>,
+}
+
+impl File {
+    /// The one that is mapped in `range`.
+    fn new(pid: i32, range: &Range<u64>) -> Self {
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+        let line = maps.lines().find(|line| line.starts_with(&format!("{:x}-", range.start))).unwrap();
+        let inode = line.split_ascii_whitespace().nth(4).unwrap().parse().unwrap();
+        let pagemap = std::fs::File::open(format!("/proc/{pid}/pagemap")).unwrap();
+        let frame = |page: u64| {
+            let mut entry = [0; 8];
+            pagemap.read_exact_at(&mut entry, page * 8).unwrap();
+            u64::from_ne_bytes(entry) & ((1 << 55) - 1)
+        };
+        Self { inode, frames: (range.start / PAGE_SIZE..range.end / PAGE_SIZE).map(frame).collect() }
+    }
+
+    /// The offset of what is at a physical address.
+    fn offset(&self, phys: u64) -> Option<u64> {
+        let page = self.frames.iter().position(|&frame| frame == phys / PAGE_SIZE)?;
+        Some(page as u64 * PAGE_SIZE + phys % PAGE_SIZE)
+    }
 }
 
 fn kernel(target: Target, freq: Option<u32>) -> HostOptions {
@@ -43,11 +59,14 @@ fn threads(running: &Running) -> Target {
 /// What a thread reads of a file in memory: the kernel loads from its frames and stores to the buffer, and nothing else of either.
 fn copies(test: &str, freq: Option<u32>) {
     let _alone = alone();
-    let Some(built) = build("copies", 2) else {
+    // Guests have no compiler.
+    let given = std::env::var_os("SCXPROF_COPIES").map(std::path::PathBuf::from);
+    let built = if given.is_some() { None } else { build("copies", 2) };
+    let Some(path) = given.as_deref().or(built.as_ref().map(|built| built.path.as_path())) else {
         println!("SKIP: {test}: no cc");
         return;
     };
-    let running = start(&built.path, 600.0, 2);
+    let running = start(path, 600.0, 2);
     let options = kernel(threads(&running), freq);
     let Some((got, outcome)) =
         capture_until(test, options, |progress| progress.samples as usize > WANTED || progress.elapsed > LIMIT)
@@ -60,25 +79,22 @@ fn copies(test: &str, freq: Option<u32>) {
     for thread in &running.threads {
         let buffer = |group: &str| running.buffers.get(&(thread.pid, group.to_owned())).unwrap();
         let other = if thread.group == "left" { "right-file" } else { "left-file" };
-        let (file, other) =
-            (frames(thread.pid, buffer(&format!("{}-file", thread.group))), frames(thread.pid, buffer(other)));
+        let file = File::new(thread.pid, buffer(&format!("{}-file", thread.group)));
+        let other = File::new(thread.pid, buffer(other));
         let of_thread = got.samples.iter().filter(|sample| sample.raw.tid == thread.tid as u32);
         for sample in of_thread.filter(|sample| sample.raw.mode == CpuMode::Kernel) {
-            if sample.raw.addr < 1 << 63 {
-                assert!(
-                    buffer(&thread.group).contains(&sample.raw.addr),
-                    "{test}: {sample:x?} is no byte of the buffer"
-                );
+            let (addr, phys) = (sample.raw.addr, sample.raw.phys);
+            if addr < 1 << 63 {
+                assert!(buffer(&thread.group).contains(&addr), "{test}: {sample:x?} is no byte of the buffer");
                 assert!(matches!(sample.memory, Some(MemoryId::Private { .. })), "{test}: {sample:x?}");
                 user += 1;
-                continue;
-            }
-            assert_eq!(sample.memory, Some(MemoryId::kernel(sample.raw.phys)), "{test}: {sample:x?}");
-            let frame = sample.raw.phys / PAGE_SIZE;
-            assert!(!other.contains(&frame), "{test}: {sample:x?} is of the other thread's file");
-            if file.contains(&frame) {
+            } else if let Some(place) = file.offset(phys) {
+                let Some(MemoryId::Shared { ino, offset, .. }) = sample.memory else { panic!("{test}: {sample:x?}") };
+                assert_eq!((ino, offset), (file.inode, place), "{test}: {sample:x?}");
                 of_file += 1;
             } else {
+                assert_eq!(other.offset(phys), None, "{test}: {sample:x?} is of the other thread's file");
+                assert_eq!(sample.memory, Some(MemoryId::kernel(phys)), "{test}: {sample:x?}");
                 others += 1;
             }
         }

@@ -6,8 +6,10 @@ use std::ops::{ControlFlow, Range};
 use std::path::Path;
 use std::sync::Arc;
 
+use regex::bytes::Regex;
+
 use super::{Origin, Window};
-use crate::bpf::KernelMemory;
+use crate::bpf::{FilePage, KernelMemory};
 use crate::host::kallsyms;
 use scxprof_base::cache::Cache;
 use scxprof_base::tables::Tables;
@@ -24,29 +26,11 @@ const INSN: u64 = 16;
 /// Programs that the kernel's compiler wrote: they come and go without a trace in the symbols that we have read.
 const BPF: &[u8] = b"bpf";
 
-/// Parts of the names of functions that take and give back memory, and count it for cgroups: mm/slub.c, mm/page_alloc.c,
-/// mm/memcontrol.c, mm/page_counter.c, kernel/cgroup/rstat.c and their headers. Whoever needs memory in a cgroup accesses what all
-/// others there do.
-const BOOKKEEPING: [&[u8]; 18] = [
-    b"slab",
-    b"kmem_cache",
-    b"kmalloc",
-    b"kfree",
-    b"rmqueue",
-    b"alloc_pages",
-    b"free_pages",
-    b"frozen_page",
-    b"page_from_freelist",
-    b"memcg",
-    b"mem_cgroup",
-    b"obj_cgroup",
-    b"objcg",
-    b"obj_stock",
-    b"charge",
-    b"page_counter",
-    b"protected_usage",
-    b"rstat",
-];
+/// The names of functions that take and give back memory, and count it for cgroups: mm/slub.c, mm/page_alloc.c, mm/memcontrol.c,
+/// mm/page_counter.c, kernel/cgroup/rstat.c and their headers. Whoever needs memory in a cgroup accesses what all others there do.
+const BOOKKEEPING: &str =
+    "slab|kmem_cache|kmalloc|kfree|rmqueue|alloc_pages|free_pages|frozen_page|page_from_freelist|memcg\
+                           |mem_cgroup|obj_cgroup|objcg|obj_stock|charge|page_counter|protected_usage|rstat";
 
 /// A function, up to the next one of its module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,6 +48,7 @@ struct Functions(Vec<Function>);
 
 impl Functions {
     fn read(procfs: &Path) -> io::Result<Self> {
+        let bookkeeping = Regex::new(BOOKKEEPING).map_err(io::Error::other)?;
         let mut functions = Vec::new();
         let mut modules: Vec<Box<[u8]>> = Vec::new();
         kallsyms::each(kallsyms::open(procfs)?, |symbol| -> ControlFlow<()> {
@@ -76,7 +61,7 @@ impl Functions {
                 modules.push(module.into());
             }
             let module = if module == BPF { u16::MAX } else { u16::try_from(modules.len()).unwrap_or(u16::MAX) };
-            let is_bookkeeping = BOOKKEEPING.iter().any(|&part| memchr::memmem::find(symbol.name, part).is_some());
+            let is_bookkeeping = bookkeeping.is_match(symbol.name);
             functions.push(Function { start, module, is_bookkeeping });
             ControlFlow::Continue(())
         })?;
@@ -138,6 +123,11 @@ impl KernelCode {
         let bytes = window.as_ref().map_or(0, |window| window.bytes.len());
         self.windows.insert_weighted(at, (now, window.clone()), bytes + 2 * size_of::<(u64, Window)>());
         window
+    }
+
+    /// The file of a page, by the address of its `struct page`; `None` if it is of none.
+    pub(crate) fn file(&mut self, page: u64) -> Option<FilePage> {
+        self.memory.file(page)
     }
 
     /// True for code of the kernel's allocators, and of its accounting of memory.

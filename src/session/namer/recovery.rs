@@ -18,7 +18,7 @@ use crate::sample::{MemoryId, RawSample, Sample, ThreadIndex};
 use scxprof_base::tables::Tables;
 use scxprof_recover::{
     Candidate, CodeSource, CodeWindow, KernelSnapshot, Learned, Recovery, RegsError, Snapshot, StackRange, Unrecovered,
-    UserRegs, KERNEL_HALF, REGS_MASK,
+    UserRegs, REGS_MASK,
 };
 
 /// How long a page's frame is valid, ns.
@@ -44,8 +44,8 @@ pub(in crate::session) struct Recoverer {
     stacks: FxHashMap<ThreadIndex, StackRange>,
     /// The accesses of one sample with their pages; reused to save allocations.
     looked_up: Vec<(Candidate, Option<Page>)>,
-    /// The same of a sample of kernel code, with their physical addresses.
-    found: Vec<(Candidate, u64, Option<Page>)>,
+    /// The accesses of one sample of kernel code: with the physical address, and the memory if it is the kernel's, else the page.
+    found: Vec<(Candidate, u64, Option<MemoryId>, Option<Page>)>,
     /// The pieces of code of one sample; reused likewise.
     windows: Vec<Window>,
     wanted: Option<WantedMap>,
@@ -223,15 +223,14 @@ impl Recoverer {
         }
         self.found.clear();
         for &candidate in outcome.candidates {
-            let (phys, page) = match bookkeeping.place(&candidate, time) {
+            self.found.push(match bookkeeping.place(&candidate, sample.raw.cpu, time) {
                 Place::Nobodys => continue,
-                Place::Kernel(phys) => (phys, None),
+                Place::Kernel(phys, file) => (candidate, phys, Some(file.unwrap_or(MemoryId::kernel(phys))), None),
                 Place::User => {
                     let page = self.pagemap.page(pid, space, candidate.addr, time, false).ok();
-                    (page.and_then(|page| page.phys(candidate.addr)).unwrap_or(0), page)
+                    (candidate, page.and_then(|page| page.phys(candidate.addr)).unwrap_or(0), None, page)
                 }
-            };
-            self.found.push((candidate, phys, page));
+            });
         }
         if self.found.is_empty() {
             *self.counts.kernel_unrecovered.entry("the kernel's own").or_default() += 1;
@@ -239,12 +238,11 @@ impl Recoverer {
         }
         self.counts.kernel_recovered += 1;
         let share = 1.0 / self.found.len() as f32;
-        for &(candidate, phys, page) in &self.found {
+        for &(candidate, phys, kernels, page) in &self.found {
             let of_file = page.filter(|page| page.present()).map(Page::file_or_shared);
-            let (memory, other_kind) = if candidate.addr < KERNEL_HALF {
-                maps.place_of_page(pid, candidate.addr, phys, of_file)
-            } else {
-                (Some(MemoryId::kernel(phys)), None)
+            let (memory, other_kind) = match kernels {
+                Some(memory) => (Some(memory), None),
+                None => maps.place_of_page(pid, candidate.addr, phys, of_file),
             };
             access(accessed(sample, &candidate, phys, share, memory), other_kind, maps);
         }

@@ -8,7 +8,7 @@ use crate::resolve::threads::Thread;
 use crate::resolve::{Maps, Modules};
 use crate::sample::batch::UserContext;
 use crate::sample::sched::SchedEvent;
-use crate::sample::{Access, CodeAddr, CpuMode, MemoryId, RawSample, Sample, SideBand, ThreadIndex};
+use crate::sample::{Access, CodeAddr, CpuMode, MemoryId, MemoryScope, RawSample, Sample, SideBand, ThreadIndex};
 use crate::session::piece::{Piece, Ready};
 use scxprof_recover::KERNEL_HALF;
 
@@ -205,7 +205,9 @@ impl Namer {
         for access in &accesses {
             // As at the capture: its page contradicted the mappings.
             let memory = if access.addr >= KERNEL_HALF {
-                Some(MemoryId::kernel(access.phys))
+                let of_file =
+                    |(dev, ino, offset)| MemoryId::Shared { scope: MemoryScope::from_number(dev), ino, offset };
+                Some(access.file.map_or_else(|| MemoryId::kernel(access.phys), of_file))
             } else if access.unmapped {
                 // The mappings may be known by now.
                 let memory = maps.memory(sample.raw.pid, access.addr, access.phys);

@@ -40,6 +40,8 @@ struct worker *add(int group, void (*work)(struct worker *), void *shared, size_
     return w;
 }
 
+int stopped(void) { return atomic_load(&stop); }
+
 void own_work(struct worker *w, int times) {
     uint64_t *own = w->own, mask = w->own_words - 1, sum = 0;
     uint32_t random = w->random;
@@ -88,7 +90,7 @@ static void run_process(int process, double seconds) {
 
 static const struct scenario *find(const char *name) {
     const struct scenario *all[] = {memory_scenarios, structure_scenarios, contention_scenarios, protocol_scenarios,
-                                    phase_scenarios};
+                                    phase_scenarios,  kernel_scenarios};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         for (const struct scenario *s = all[i]; s->name; s++) {
             if (!name)

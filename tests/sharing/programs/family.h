@@ -34,12 +34,15 @@ struct scenario {
 };
 
 extern const struct scenario memory_scenarios[], structure_scenarios[], contention_scenarios[], protocol_scenarios[],
-    phase_scenarios[];
+    phase_scenarios[], kernel_scenarios[];
 
 // Adds a thread. Its own memory has own_kib KiB, a power of two.
 struct worker *add(int group, void (*work)(struct worker *), void *shared, size_t shared_words, size_t own_kib);
 
 static inline __attribute__((always_inline)) uint32_t draw(struct worker *w) { return next_random(&w->random); }
+
+// Whether the threads of this process are to end; `stop` is the one of the file that names it.
+int stopped(void);
 
 // Loads from and stores to memory that is the thread's own, `count` times.
 void own_work(struct worker *w, int count);

@@ -1,0 +1,186 @@
+//! Processes that share only through the kernel, which `--kernel` finds: some programs at once, each in its own cell with
+//! strangers beside it.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+
+use super::capture::{Decision, Scxprof, Unsupported};
+use super::cgroup::Cgroup;
+use super::family::find;
+use super::programs::{Program, Running};
+use super::score::{score, Thread};
+use crate::support::alone;
+
+/// The number of samples of a thread that suffices. With 300, one program in three was judged wrongly.
+const ENOUGH: f64 = 400.0;
+/// Seconds of sampling, in all runs of a test.
+const MAX_SECONDS: f64 = 40.0;
+/// Seconds of the first run.
+const FIRST: f64 = 12.0;
+/// Samples a second and CPU. A sample of kernel code costs more than one of user code.
+const FREQ: &str = "1000";
+/// Seconds after which the programs end, in case this test is killed.
+const LIFE: u32 = 120;
+/// The prefix of the strangers' thread names.
+const TAG: &str = "x";
+
+/// Work in a program's cgroup that runs the same kernel code, but on other objects.
+#[derive(Clone, Copy)]
+enum Strangers {
+    Nobody,
+    /// A second program, whose processes share nothing.
+    Of(&'static str),
+    /// An archiver, which reads many files.
+    Archiver,
+}
+
+/// A shell and what it has started; all of it is killed when this is dropped.
+struct Shell(Child);
+
+impl Shell {
+    fn start(script: &str, cgroup: &Cgroup) -> Result<Self, String> {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        // A process group, so that all of it can be ended. Not a session: with autogroups, it would have a share of the CPUs
+        // as large as that of scxprof, whatever its priority.
+        command.process_group(0);
+        cgroup.prepare(&mut command);
+        command.spawn().map(Self).map_err(|error| format!("cannot start a shell in a cgroup: {error}"))
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        // SAFETY: the call takes numbers; the group is that of our child, which has not been waited for.
+        unsafe { libc::kill(-(self.0.id() as i32), libc::SIGKILL) };
+        let _ = self.0.wait();
+    }
+}
+
+/// A program and strangers in one cgroup, which is a cell.
+struct Scene {
+    name: &'static str,
+    /// The program's own.
+    threads: Vec<Thread>,
+    strangers: Vec<Thread>,
+    _programs: Vec<Running>,
+    _shell: Option<Shell>,
+    // Dropped last.
+    cgroup: Cgroup,
+}
+
+impl Scene {
+    /// Starts them and waits until the program runs; `program` and `second` are those of the names.
+    fn start(name: &'static str, program: &Program, second: Option<&Program>, archiver: bool) -> Result<Self, String> {
+        let cgroup = Cgroup::new()?;
+        let (mut programs, mut shell, mut strangers) = (Vec::new(), None, Vec::new());
+        for (program, tag) in [(Some(program), ""), (second, TAG)] {
+            let Some(program) = program else { continue };
+            let running = Running::start(program, LIFE, tag, |command| cgroup.prepare(command));
+            programs.push(running.map_err(|error| format!("{error:#}"))?);
+        }
+        let threads = programs[0].threads.clone();
+        for second in &programs[1..] {
+            // Were one of them not alone, its set would be another than the program's of that number.
+            let tagged = |thread: &Thread| {
+                let group = thread.group.as_ref().map(|group| format!("{TAG}{group}"));
+                Thread { group, ..thread.clone() }
+            };
+            strangers.extend(second.threads.iter().map(tagged));
+        }
+        if archiver {
+            shell = Some(Shell::start("while tar cf - /usr | cat; do sleep 0.1; done", &cgroup)?);
+            // It shares a pipe with cat, but nothing with the program.
+            strangers.push(Thread { group: None, name: "tar".into(), pid: 0, tid: 0 });
+        }
+        Ok(Self { name, threads, strangers, _programs: programs, _shell: shell, cgroup })
+    }
+
+    /// The program's threads and the strangers.
+    fn all(&self) -> Vec<Thread> {
+        [self.threads.as_slice(), self.strangers.as_slice()].concat()
+    }
+}
+
+/// Samples until every program has enough, longer if the machine is busy; the error is the reason to skip.
+fn run_until_enough(scenes: &[Scene]) -> Result<Decision, String> {
+    let scxprof = Scxprof { binary: env!("CARGO_BIN_EXE_scxprof").into() };
+    let cells: Vec<String> = scenes.iter().map(|scene| scene.cgroup.cell(scene.name)).collect();
+    let mut options = vec!["--kernel", "--freq", FREQ];
+    options.extend(cells.iter().map(String::as_str));
+    let (mut left, mut seconds) = (MAX_SECONDS, FIRST);
+    loop {
+        let decision = match scxprof.run(seconds, &options) {
+            Err(error) if error.is::<Unsupported>() => return Err(error.to_string()),
+            decision => decision.unwrap(),
+        };
+        left -= seconds;
+        let rates = scenes.iter().map(|it| decision.samples(&it.threads) / it.threads.len() as f64 / seconds);
+        let needed = ENOUGH / rates.fold(f64::INFINITY, f64::min).max(1e-3);
+        if needed <= seconds {
+            return Ok(decision);
+        }
+        if needed > left {
+            return Err(format!("the machine is busy: {ENOUGH} samples of each thread would take {needed:.0} s"));
+        }
+        // More than it should need: the machine may become busier.
+        seconds = (needed * 1.5).min(left);
+    }
+}
+
+/// Runs the programs at once and compares the configuration of each with its truth; prints the reason if that is not
+/// possible here.
+fn check(test: &str, cases: &[(&'static str, Strangers)]) {
+    let _alone = alone();
+    let second = |strangers: Strangers| match strangers {
+        Strangers::Of(name) => Some(name),
+        Strangers::Nobody | Strangers::Archiver => None,
+    };
+    let names: Vec<&str> = cases.iter().flat_map(|&(name, beside)| [Some(name), second(beside)]).flatten().collect();
+    let Some((_built, programs)) = find(test, &names) else { return };
+    let program = |name: &str| &programs[names.iter().position(|it| *it == name).unwrap()];
+    let start = |&(name, beside): &(&'static str, Strangers)| {
+        let archiver = matches!(beside, Strangers::Archiver);
+        Scene::start(name, program(name), second(beside).map(program), archiver)
+    };
+    let scenes: Result<Vec<Scene>, String> = cases.iter().map(start).collect();
+    let done = scenes.and_then(|scenes| Ok((run_until_enough(&scenes)?, scenes)));
+    let (decision, scenes) = match done {
+        Ok(done) => done,
+        Err(why) => return println!("SKIP: {test}: {why}"),
+    };
+    let mut wrong = Vec::new();
+    for scene in &scenes {
+        let score = score(&scene.all(), &scene.cgroup.path(), &decision.json).unwrap();
+        let line = format!("{}: {score:?} from {:.0} samples", scene.name, decision.samples(&scene.threads));
+        println!("{line}");
+        if !score.is_right() {
+            wrong.push(line);
+        }
+    }
+    assert!(wrong.is_empty(), "{}\n{}\n{}", wrong.join("\n"), decision.said, decision.json);
+}
+
+#[test]
+fn processes_that_share_only_through_the_kernel_are_together() {
+    check(
+        "sharing through pipes and sockets",
+        &[("pipes", Strangers::Of("ownpipes")), ("unixes", Strangers::Archiver)],
+    );
+    check("sharing through files and futexes", &[("written", Strangers::Nobody), ("futexes", Strangers::Nobody)]);
+}
+
+#[test]
+fn processes_with_kernel_objects_of_their_own_are_apart() {
+    check("kernel objects of their own", &[("ownpipes", Strangers::Archiver), ("strangers", Strangers::Nobody)]);
+}
+
+#[test]
+fn connections_are_apart_though_the_kernel_reuses_the_memory_of_their_packets() {
+    check("memory that the kernel reuses", &[("loopback", Strangers::Nobody), ("listeners", Strangers::Nobody)]);
+}
+
+#[test]
+fn a_common_directory_and_file_system_join_no_processes() {
+    check("a common directory", &[("pipes", Strangers::Of("ownfiles"))]);
+}
