@@ -90,6 +90,11 @@ struct address_space {
 };
 
 struct page {
+	unsigned long compound_info;
+};
+
+/* Before Linux 7. */
+struct page___6 {
 	unsigned long compound_head;
 };
 

@@ -91,6 +91,9 @@ struct place {
 	__u64 device;
 };
 
+/* A mask of a folio of any size is above this, and no struct page is (_compound_head() in include/linux/page-flags.h). */
+#define LEAST_MASK 0xffffffff00000000ULL
+
 /* Of which file a page is, by its struct page; include/linux/mm_types.h. */
 SEC("raw_tp")
 int find_file(struct request *request)
@@ -101,13 +104,21 @@ int find_file(struct request *request)
 	struct address_space *mapping;
 	struct folio *folio;
 	struct inode *inode;
-	__u64 head;
+	struct page___6 *before = (void *)page;
+	__u64 info;
 
-	if (!to || !bpf_core_field_exists(page->compound_head))
+	if (!to)
 		return 1;
-	head = BPF_CORE_READ(page, compound_head);
-	/* Pages after the first one of a folio point to it. */
-	folio = head & 1 ? (void *)(head - 1) : (void *)page;
+	if (bpf_core_field_exists(page->compound_info))
+		info = BPF_CORE_READ(page, compound_info);
+	else if (bpf_core_field_exists(before->compound_head))
+		info = BPF_CORE_READ(before, compound_head);
+	else
+		return 1;
+	/* Pages after the first one of a folio have its address, or since Linux 7 the bits of theirs that are also of that. */
+	folio = (void *)page;
+	if (info & 1)
+		folio = (void *)(info >= LEAST_MASK ? (__u64)page & info : info - 1);
 	mapping = BPF_CORE_READ(folio, mapping);
 	/* PAGE_MAPPING_FLAGS: of a process, or movable. */
 	if (!mapping || (__u64)mapping & 3)
