@@ -257,6 +257,7 @@ mod tests {
             method: "a".into(),
             anonymous: false,
             unmapped: false,
+            file: None,
         };
         let mut text = Vec::new();
         for number in 0..lines {
@@ -289,6 +290,23 @@ mod tests {
         // Lines that are too old for any sample are no loss.
         let (recovered, _) = waiting(100_000, 0, |number| number * SLACK / 1000);
         assert_eq!(recovered.left_out, 0);
+    }
+
+    #[test]
+    fn accesses_of_kernel_code_keep_their_file() {
+        let file = MemoryId::Shared { scope: MemoryScope::device(0x801, 0), ino: 7, offset: 0x1040 };
+        let (user, kernel) = (0x7fff_0000_1040, 0xffff_8881_0000_1040);
+        let cases =
+            [(kernel, file, Some((0x801, 7, 0x1040))), (user, file, None), (kernel, MemoryId::kernel(64), None)];
+        for (addr, memory, expected) in cases {
+            let mut text = Vec::new();
+            let mut writer = RecoveredWriter::new(&mut text);
+            let raw = RawSample { time: 5, cpu: 1, tid: 7, addr, method: Some(Method::AtIp), ..RawSample::default() };
+            writer.add(&Sample { raw, record: 1, memory: Some(memory), ..Sample::default() }, None);
+            writer.finish().unwrap();
+            let accesses = Recovered::new(std::io::Cursor::new(text)).take(5, 1, 7);
+            assert_eq!(accesses.iter().map(|access| access.file).collect::<Vec<_>>(), [expected]);
+        }
     }
 
     #[test]

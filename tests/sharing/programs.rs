@@ -24,6 +24,17 @@ pub struct Program {
     threads: Option<usize>,
 }
 
+/// The scenarios of kernel.c.
+const OF_KERNEL: [&str; 10] =
+    ["pipes", "unixes", "loopback", "readers", "written", "events", "futexes", "listeners", "ownpipes", "ownfiles"];
+
+impl Program {
+    /// True if its processes share through the kernel only, so that it takes `--kernel` to see it.
+    pub fn is_of_kernel(&self) -> bool {
+        OF_KERNEL.contains(&self.scenario.as_str())
+    }
+}
+
 /// The work beside a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Beside {

@@ -144,13 +144,12 @@ impl Bookkeeping<'_> {
     fn file(&mut self, phys: u64, now: u64) -> Option<MemoryId> {
         let page = self.judge.frames.page(phys).filter(|_| self.judge.is_of_file(phys, now))?;
         let known = self.judge.files.get(&page).filter(|(since, _)| now.saturating_sub(*since) < FILE_LIFE);
-        let file = match known {
-            Some((_, file)) => *file,
-            None => {
-                let file = self.code.file(page);
-                self.judge.files.insert(page, (now, file));
-                file
-            }
+        let file = if let Some((_, file)) = known {
+            *file
+        } else {
+            let file = self.code.file(page);
+            self.judge.files.insert(page, (now, file));
+            file
         };
         let FilePage { device, inode, index } = file?;
         // MINORBITS in include/linux/kdev_t.h is 20.

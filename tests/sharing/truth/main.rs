@@ -187,6 +187,7 @@ fn chosen<'a>(args: &'a Args, programs: &Programs) -> Result<(Vec<Program>, Vec<
     let find = |name: &str| programs.find(name).with_context(|| format!("there is no program {name}"));
     if args.programs.is_empty() {
         let mut all = programs.all.clone();
+        all.retain(|program| !program.is_of_kernel());
         all.extend(FLEETS.iter().filter_map(|threads| programs.find(&format!("fleet:{threads}"))));
         return Ok((all, Server::ALL.to_vec()));
     }
