@@ -3,7 +3,6 @@
 pub(crate) mod aside;
 pub(crate) mod clock;
 pub(crate) mod facts;
-pub(crate) mod frames;
 pub(crate) mod hierarchy;
 pub(crate) mod kallsyms;
 pub(crate) mod limits;

@@ -6,6 +6,7 @@
 
 pub(crate) mod cgroups;
 pub(crate) mod code;
+pub(crate) mod frames;
 pub(crate) mod identity;
 pub(crate) mod mapping;
 pub(crate) mod mappings;

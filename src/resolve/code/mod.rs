@@ -114,6 +114,35 @@ impl Window {
     }
 }
 
+/// Pieces of code that are available for one sample: its own, and those that it calls.
+const MAX_WINDOWS: usize = 4;
+
+/// The pieces of code of one sample.
+#[derive(Debug, Default)]
+pub struct Windows {
+    /// The newest at the end.
+    last: Vec<Window>,
+}
+
+impl Windows {
+    /// Forgets those of the sample before.
+    pub fn clear(&mut self) {
+        self.last.clear();
+    }
+
+    /// The piece around `ip`, which `read` reads if it is not here; `None` if there is none.
+    pub fn around(&mut self, ip: u64, read: impl FnOnce() -> Option<Window>) -> Option<CodeWindow<'_>> {
+        if !self.last.iter().any(|window| window.is_around(ip)) {
+            let window = read()?;
+            if self.last.len() == MAX_WINDOWS {
+                self.last.remove(0);
+            }
+            self.last.push(window);
+        }
+        self.last.iter().find(|window| window.is_around(ip)).map(Window::as_code)
+    }
+}
+
 /// Why there are no code bytes.
 #[derive(Debug, thiserror::Error)]
 pub enum CodeError {

@@ -7,12 +7,11 @@ use std::path::Path;
 
 use rustc_hash::FxHashSet;
 
-use super::recovery::MAX_WINDOWS;
 use crate::bpf::{FilePage, KernelMemory, Refusal};
 use crate::host::clock::monotonic_ns;
-use crate::host::frames::{FrameFlags, Frames};
 use crate::resolve::code::kernel::KernelCode;
-use crate::resolve::code::Window;
+use crate::resolve::code::Windows;
+use crate::resolve::frames::{FrameFlags, Frames};
 use crate::sample::{MemoryId, MemoryScope, LINE_SIZE, PAGE_SIZE};
 use scxprof_base::cache::Cache;
 use scxprof_base::tables::Tables;
@@ -60,7 +59,7 @@ pub(in crate::session) struct KernelRecovery {
     code: KernelCode,
     recovery: Recovery,
     /// The pieces of code of one sample; reused to save allocations.
-    windows: Vec<Window>,
+    windows: Windows,
     pub(super) judge: Judge,
 }
 
@@ -95,7 +94,7 @@ impl KernelRecovery {
         let task_size = size.ok().and_then(|size| size.trim().parse().ok()).unwrap_or(TASK);
         let (cpus, files) = (Cache::new(memory / 16 / 40), Cache::new(memory / 16 / 64));
         let judge = Judge { frames, tasks: BTreeSet::new(), task_size, bookkeeping: FxHashSet::default(), cpus, files };
-        Ok(Self { code, recovery: Recovery::new(memory / 2), windows: Vec::new(), judge })
+        Ok(Self { code, recovery: Recovery::new(memory / 2), windows: Windows::default(), judge })
     }
 
     /// The accesses near a sample, and what tells where they go.
@@ -215,28 +214,19 @@ impl Judge {
 struct Source<'a> {
     code: &'a mut KernelCode,
     now: u64,
-    /// The last pieces, the newest at the end.
-    windows: &'a mut Vec<Window>,
+    windows: &'a mut Windows,
 }
 
 impl CodeSource for Source<'_> {
     fn window(&mut self, ip: u64) -> Option<CodeWindow<'_>> {
-        if !self.windows.iter().any(|window| window.is_around(ip)) {
-            let window = self.code.window(ip, self.now)?;
-            if self.windows.len() == MAX_WINDOWS {
-                self.windows.remove(0);
-            }
-            self.windows.push(window);
-        }
-        let window = self.windows.iter().find(|window| window.is_around(ip))?;
-        Some(window.as_code())
+        self.windows.around(ip, || self.code.window(ip, self.now))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::frames;
+    use crate::resolve::frames;
 
     const BASE: u64 = 0xffff_8880_0000_0000;
     const SLAB: u64 = 1 << 7;

@@ -11,7 +11,7 @@ use crate::host::clock::monotonic_ns;
 use crate::host::pagemap::{Page, Pagemap};
 use crate::outcome::RecoveryStats;
 use crate::resolve::code::constant::Constants;
-use crate::resolve::code::{At, CodeCache, CodeCounts, Limits, Mapping, Origin, Window};
+use crate::resolve::code::{At, CodeCache, CodeCounts, Limits, Mapping, Origin, Windows};
 use crate::resolve::Maps;
 use crate::sample::batch::UserContext;
 use crate::sample::{MemoryId, RawSample, Sample, ThreadIndex};
@@ -29,8 +29,6 @@ const MAX_STACKS: usize = 1 << 16;
 const MAX_PLACES: usize = 1 << 14;
 /// Writable memory, `PROT_WRITE` (asm-generic/mman-common.h).
 const PROT_WRITE: u32 = 2;
-/// Pieces of code that are available for one sample: its own, and those that it calls.
-pub(super) const MAX_WINDOWS: usize = 4;
 /// Bytes before the vdso that may be the kernel's data for it; it has 4 to 6 pages.
 const MAX_VVAR: u64 = 64 << 10;
 
@@ -47,7 +45,7 @@ pub(in crate::session) struct Recoverer {
     /// The accesses of one sample of kernel code: with the physical address, and the memory if it is the kernel's, else the page.
     found: Vec<(Candidate, u64, Option<MemoryId>, Option<Page>)>,
     /// The pieces of code of one sample; reused likewise.
-    windows: Vec<Window>,
+    windows: Windows,
     wanted: Option<WantedMap>,
     /// For samples of kernel code.
     kernel: Option<KernelRecovery>,
@@ -74,7 +72,7 @@ impl Recoverer {
             stacks: FxHashMap::default(),
             looked_up: Vec::new(),
             found: Vec::new(),
-            windows: Vec::new(),
+            windows: Windows::default(),
             wanted,
             kernel,
             places: FxHashMap::default(),
@@ -279,14 +277,15 @@ struct ProcessCode<'a> {
     /// The sample's.
     time: u64,
     now: u64,
-    /// The last pieces, the newest at the end.
-    windows: &'a mut Vec<Window>,
+    windows: &'a mut Windows,
 }
 
 impl CodeSource for ProcessCode<'_> {
     fn window(&mut self, ip: u64) -> Option<CodeWindow<'_>> {
-        if !self.windows.iter().any(|window| window.is_around(ip)) {
-            let mapping = self.maps.find(self.pid, ip)?;
+        let Self { code, pagemap, maps, windows, pid, space, time, now, .. } = self;
+        let (pid, space, time, now) = (*pid, *space, *time, *now);
+        windows.around(ip, || {
+            let mapping = maps.find(pid, ip)?;
             let mapping = Mapping {
                 start: mapping.start,
                 end: mapping.end(),
@@ -298,22 +297,15 @@ impl CodeSource for ProcessCode<'_> {
                 build_id: mapping.build_id.as_ref().map(scxprof_perf::buildid::BuildId::as_bytes),
                 path: &mapping.path,
             };
-            let at = At { pid: self.pid, space: self.space, ip, time: self.time };
-            let mut window = self.code.window(at, &mapping, self.now).ok()?;
+            let at = At { pid, space, ip, time };
+            let window = code.window(at, &mapping, now).ok()?;
             let end = window.start.saturating_add(window.bytes.len() as u64);
-            if window.origin == Origin::File
-                && self.pagemap.has_private(self.pid, self.space, window.start..end, self.time) == Some(true)
-            {
+            if window.origin == Origin::File && pagemap.has_private(pid, space, window.start..end, time) == Some(true) {
                 // The process has changed its code since it was mapped: it does not run the code in the file.
-                window = self.code.window(at, &Mapping { writable: true, ..mapping }, self.now).ok()?;
+                return code.window(at, &Mapping { writable: true, ..mapping }, now).ok();
             }
-            if self.windows.len() == MAX_WINDOWS {
-                self.windows.remove(0);
-            }
-            self.windows.push(window);
-        }
-        let window = self.windows.iter().find(|window| window.is_around(ip))?;
-        Some(window.as_code())
+            Some(window)
+        })
     }
 
     fn constant(&mut self, addr: u64, size: u32) -> Option<u64> {
