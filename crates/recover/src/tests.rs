@@ -402,7 +402,8 @@ proptest! {
         prop_assert!(second.operands.len() <= 2 * 2 * MAX_STEPS, "two of each instruction");
         for candidate in &candidates {
             prop_assert!(!stack.contains(&candidate.addr));
-            prop_assert!(candidate.addr >= 4096 && candidate.addr < 1 << 56);
+            let is_kernels = candidate.addr >= KERNEL_HALF && candidate.insn_ip >= KERNEL_HALF;
+            prop_assert!(candidate.addr >= 4096 && (candidate.addr < 1 << 56 || is_kernels));
             prop_assert!(candidate.size > 0);
             prop_assert!(candidate.access != Access::Unknown);
         }
