@@ -16,7 +16,7 @@ use criterion::{BatchSize, Criterion, Throughput};
 use scxprof::host::Roots;
 use scxprof::sample::Source;
 use scxprof::testing::host::pagemap::{Page, Pagemap};
-use scxprof::testing::recover::{CodeSource, CodeWindow, Recovery, StackRange, UserRegs, REGS_MASK};
+use scxprof::testing::recover::{CodeSource, CodeWindow, Recovery, Regs, StackRange, REGS_MASK};
 use scxprof::testing::resolve::code::constant::Constants;
 use scxprof::testing::resolve::code::{At, CodeCache, Limits, Mapping, Window};
 use scxprof::testing::resolve::Maps;
@@ -96,7 +96,7 @@ fn load() -> ! {
 /// One sample and what its recovery requested.
 struct Recorded {
     captured: PendingSample,
-    regs: UserRegs,
+    regs: Regs,
     stack: StackRange,
     windows: Windows,
     addresses: Vec<u64>,
@@ -203,7 +203,7 @@ fn record(
     let pid = child.id();
     for captured in captured(child)? {
         let Some(context) = &captured.context else { continue };
-        let Ok(regs) = UserRegs::from_perf(context.abi, REGS_MASK, &context.regs) else { continue };
+        let Ok(regs) = Regs::from_perf(context.abi, REGS_MASK, &context.regs) else { continue };
         let range = stack.update(regs.rsp());
         let time = captured.raw.time;
         let at = At { pid, space: maps.generation(pid), ip: regs.rip, time };

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use scxprof::testing::recover::{CodeWindow, Recovery, Snapshot, UserRegs, MAX_CANDIDATES};
+use scxprof::testing::recover::{CodeWindow, Recovery, Snapshot, Regs, MAX_CANDIDATES};
 
 fuzz_target!(|data: &[u8]| {
     let Some((choice, rest)) = data.split_first_chunk::<8>() else { return };
@@ -11,7 +11,7 @@ fuzz_target!(|data: &[u8]| {
     let [flags, at, from, to, dump, bias, rflags, high] = *choice;
     let base = 0x40_0000;
     let mut regs =
-        UserRegs { rip: base + u64::from(at), rflags: u64::from(rflags) | u64::from(high) << 8, ..UserRegs::default() };
+        Regs { rip: base + u64::from(at), rflags: u64::from(rflags) | u64::from(high) << 8, ..Regs::default() };
     for (register, value) in regs.gpr.iter_mut().zip(registers.chunks_exact(2)) {
         // Small, near the code, in a heap, or at the end of what there is.
         let value = u64::from(u16::from_le_bytes([value[0], value[1]]));
@@ -39,7 +39,7 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(first, recovery.recover_with(&regs, stack, memory, range, &mut code).candidates);
 });
 
-fn memory(regs: &UserRegs, bytes: &[u8]) -> Vec<u8> {
+fn memory(regs: &Regs, bytes: &[u8]) -> Vec<u8> {
     let lines: Vec<_> = regs.gpr.iter().zip(bytes.chunks_exact(64)).collect();
     let fs_base = regs.gpr.first().map_or(0, |value| value & !7);
     let mut memory: Vec<u8> = [fs_base, regs.rsp(), lines.len() as u64].into_iter().flat_map(u64::to_le_bytes).collect();

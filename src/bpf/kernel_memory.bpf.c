@@ -13,13 +13,25 @@ struct request {
 	__u64 argument;
 };
 
-/* What was read. */
+/* The bytes that were read. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, __u8[PIECE]);
 } piece SEC(".maps");
+
+/* The numbers that were found. */
+struct numbers {
+	__u64 first, second, third;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct numbers);
+} found SEC(".maps");
 
 /* The bytes at an address. */
 SEC("raw_tp")
@@ -37,11 +49,11 @@ int find_pgd(void *context)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	__u32 zero = 0;
-	__u64 *to = bpf_map_lookup_elem(&piece, &zero);
+	struct numbers *to = bpf_map_lookup_elem(&found, &zero);
 
 	if (!to)
 		return 1;
-	*to = (__u64)BPF_CORE_READ(task, mm, pgd);
+	to->first = (__u64)BPF_CORE_READ(task, mm, pgd);
 	return 0;
 }
 
@@ -56,50 +68,39 @@ int find_run_queue(struct request *request)
 	struct task_group *group = BPF_CORE_READ(task, se.cfs_rq, tg);
 	struct cfs_rq **queues = BPF_CORE_READ(group, cfs_rq), *queue;
 	__u32 zero = 0;
-	__u64 *to = bpf_map_lookup_elem(&piece, &zero);
+	struct numbers *to = bpf_map_lookup_elem(&found, &zero);
 
 	if (!to || !queues || bpf_probe_read_kernel(&queue, sizeof(queue), queues + request->argument))
 		return 1;
-	*to = (__u64)BPF_CORE_READ(queue, rq);
+	to->first = (__u64)BPF_CORE_READ(queue, rq);
 	return 0;
 }
 
-struct stack {
-	__u64 address;
-	__u64 page;
-};
-
-/* Where our own kernel stack is, and the struct page of its first page. */
+/* The address of our own kernel stack, and that of the struct page of its first page. */
 SEC("raw_tp")
 int find_stack(void *context)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	__u32 zero = 0;
-	struct stack *to = bpf_map_lookup_elem(&piece, &zero);
+	struct numbers *to = bpf_map_lookup_elem(&found, &zero);
 	struct page **pages;
 
 	if (!to || !bpf_core_field_exists(task->stack_vm_area))
 		return 1;
 	pages = BPF_CORE_READ(task, stack_vm_area, pages);
-	to->address = (__u64)BPF_CORE_READ(task, stack);
-	return bpf_probe_read_kernel(&to->page, sizeof(to->page), pages) ? 1 : 0;
+	to->first = (__u64)BPF_CORE_READ(task, stack);
+	return bpf_probe_read_kernel(&to->second, sizeof(to->second), pages) ? 1 : 0;
 }
-
-struct place {
-	__u64 inode;
-	__u64 index; /* in pages */
-	__u64 device;
-};
 
 /* A mask of a folio of any size is above this, and no struct page is (_compound_head() in include/linux/page-flags.h). */
 #define LEAST_MASK 0xffffffff00000000ULL
 
-/* Of which file a page is, by its struct page; include/linux/mm_types.h. */
+/* Of which file a page is, by its struct page (include/linux/mm_types.h): the inode, the place in pages, and the device. */
 SEC("raw_tp")
 int find_file(struct request *request)
 {
 	__u32 zero = 0;
-	struct place *to = bpf_map_lookup_elem(&piece, &zero);
+	struct numbers *to = bpf_map_lookup_elem(&found, &zero);
 	struct page *page = (void *)request->argument;
 	struct address_space *mapping;
 	struct folio *folio;
@@ -126,8 +127,8 @@ int find_file(struct request *request)
 	inode = BPF_CORE_READ(mapping, host);
 	if (!inode)
 		return 1;
-	to->inode = BPF_CORE_READ(inode, i_ino);
-	to->device = BPF_CORE_READ(inode, i_sb, s_dev);
-	to->index = BPF_CORE_READ(folio, index) + ((__u64)page - (__u64)folio) / bpf_core_type_size(struct page);
+	to->first = BPF_CORE_READ(inode, i_ino);
+	to->third = BPF_CORE_READ(inode, i_sb, s_dev);
+	to->second = BPF_CORE_READ(folio, index) + ((__u64)page - (__u64)folio) / bpf_core_type_size(struct page);
 	return 0;
 }

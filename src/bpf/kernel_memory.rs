@@ -17,6 +17,7 @@ use crate::host::kallsyms::Kallsyms;
 mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/kernel_memory.skel.rs"));
 }
+use skeleton::types::numbers;
 use skeleton::{KernelMemorySkel, KernelMemorySkelBuilder};
 
 /// The name of the feature in messages.
@@ -54,47 +55,49 @@ impl KernelMemory {
     /// Reads [`KernelMemory::PIECE`] bytes from `address` on; `None` if there is no such memory.
     pub(crate) fn piece(&mut self, address: u64) -> Option<Vec<u8>> {
         call(&self.skeleton.progs.read_memory, address)?;
-        self.read()
+        first(&self.skeleton.maps.piece)
     }
 
     /// The address of our own top page table; `None` if the kernel doesn't say.
     pub(crate) fn page_table(&mut self) -> Option<u64> {
         call(&self.skeleton.progs.find_pgd, 0)?;
-        let [found, ..] = self.words()?;
+        let [found, ..] = self.numbers()?;
         Some(found)
     }
 
     /// The address of our own kernel stack, and that of the `struct page` of its first page; `None` if it is no mapped memory.
     pub(crate) fn stack(&mut self) -> Option<(u64, u64)> {
         call(&self.skeleton.progs.find_stack, 0)?;
-        let [address, page, _] = self.words()?;
+        let [address, page, _] = self.numbers()?;
         Some((address, page))
     }
 
     /// The file of a page, by the address of its `struct page`; `None` if it is of none.
     pub(crate) fn file(&mut self, page: u64) -> Option<FilePage> {
         call(&self.skeleton.progs.find_file, page)?;
-        let [inode, index, device] = self.words()?;
+        let [inode, index, device] = self.numbers()?;
         Some(FilePage { device: u32::try_from(device).ok()?, inode, index })
     }
 
     /// The address of the run queue of `cpu`, in its per-CPU memory; `None` if there is no such CPU.
     pub(crate) fn run_queue(&mut self, cpu: u32) -> Option<u64> {
         call(&self.skeleton.progs.find_run_queue, cpu.into())?;
-        let [found, ..] = self.words()?;
+        let [found, ..] = self.numbers()?;
         Some(found)
     }
 
-    /// What the program wrote, if it is numbers: `struct stack` and `struct place` have no more.
-    fn words(&self) -> Option<[u64; 3]> {
-        let found = self.read()?;
+    /// What the program wrote, if it is numbers.
+    fn numbers(&self) -> Option<[u64; 3]> {
+        const { assert!(size_of::<numbers>() == 24) };
+        let found = first(&self.skeleton.maps.found)?;
         let mut words = found.chunks_exact(8).filter_map(|word| Some(u64::from_ne_bytes(*word.first_chunk()?)));
         Some([words.next()?, words.next()?, words.next()?])
     }
+}
 
-    fn read(&self) -> Option<Vec<u8>> {
-        self.skeleton.maps.piece.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok().flatten()
-    }
+/// The only value of a map.
+fn first(map: &impl MapCore) -> Option<Vec<u8>> {
+    map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok().flatten()
 }
 
 /// Runs a program; `None` unless it returns 0.

@@ -20,7 +20,7 @@ use scxprof_recover::{Wanted, WANTED_LINES};
 mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/operand.skel.rs"));
 }
-use skeleton::types::{config, place, wanted};
+use skeleton::types::{config, kernel_snapshot, place, snapshot, wanted};
 use skeleton::{OperandSkel, OperandSkelBuilder};
 
 /// The name of the feature in messages.
@@ -106,6 +106,10 @@ impl Snapshots {
                 links.push(program.attach().map_err(refused(Step::Attach))?);
             }
         }
+        // As the samples are read (crates/recover/src/lines.rs and kernel.rs).
+        const { assert!(offset_of!(snapshot, count) == 16 && offset_of!(snapshot, mode) == 20) };
+        const { assert!(offset_of!(kernel_snapshot, size) == 16 && offset_of!(kernel_snapshot, mode) == 20) };
+        const { assert!(offset_of!(kernel_snapshot, regs) == 24 && offset_of!(kernel_snapshot, dump) == 24 + 8 * 18) };
         let outputs = SnapshotOutputs {
             output: MapHandle::try_from(&skeleton.maps.output).map_err(refused(Step::Attach))?,
             sampled: MapHandle::try_from(&skeleton.maps.sampled).map_err(refused(Step::Attach))?,

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::bpf::KernelMemory;
 use crate::sample::PAGE_SIZE;
@@ -64,6 +64,22 @@ impl FrameFlags {
     }
 }
 
+/// Why frames cannot be found.
+#[derive(Debug, thiserror::Error)]
+pub enum FramesError {
+    /// The list of their uses cannot be opened.
+    #[error("cannot open {}: {source} (it takes root, or CAP_DAC_READ_SEARCH)", path.display())]
+    Flags {
+        /// `/proc/kpageflags`.
+        path: PathBuf,
+        /// The kernel's error.
+        source: io::Error,
+    },
+    /// The page tables are not as expected.
+    #[error("where the kernel maps all memory is not found in its page tables")]
+    NoMap,
+}
+
 /// Finds frames.
 #[derive(Debug)]
 pub struct Frames {
@@ -81,11 +97,17 @@ impl Frames {
     /// By the kernel's page tables and `kpageflags` under `procfs`; at most `frames` are cached.
     ///
     /// # Errors
-    /// The file cannot be opened, or the page tables aren't as expected.
-    pub(crate) fn new(memory: &mut KernelMemory, procfs: &Path, cpus: &[u32], frames: usize) -> io::Result<Self> {
-        let file = File::open(procfs.join("kpageflags"))?;
-        let table = memory.page_table().ok_or(io::ErrorKind::Unsupported)?;
-        let base = find_base(table, &mut |address| memory.piece(address)).ok_or(io::ErrorKind::Unsupported)?;
+    /// [`FramesError`].
+    pub(crate) fn new(
+        memory: &mut KernelMemory,
+        procfs: &Path,
+        cpus: &[u32],
+        frames: usize,
+    ) -> Result<Self, FramesError> {
+        let path = procfs.join("kpageflags");
+        let file = File::open(&path).map_err(|source| FramesError::Flags { path, source })?;
+        let table = memory.page_table().ok_or(FramesError::NoMap)?;
+        let base = find_base(table, &mut |address| memory.piece(address)).ok_or(FramesError::NoMap)?;
         let pages = memory.stack().and_then(|(stack, page)| {
             let phys = walk(stack, table, base, &mut |address| memory.piece(address))?;
             page.checked_sub(phys / PAGE_SIZE * STRUCT_PAGE)

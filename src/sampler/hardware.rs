@@ -33,7 +33,7 @@ pub struct Hardware {
     pub ldlat: Option<u32>,
     /// pebs also samples stores.
     pub stores: bool,
-    /// Also accesses of kernel code.
+    /// Also accesses of kernel code; of the source timer too.
     pub kernel: bool,
     /// pebs omits the fields that would cost an interrupt for each sample.
     pub batched: bool,

@@ -69,11 +69,13 @@ impl Sampler {
         let opener = Opener::new(options, batched);
         let Choice { plan, features, side_features, aside_features, refused } = opener.choose()?;
         let Plan { mut events, address_from, sched, rate, notes: chosen } = plan;
-        // Accesses of kernel code are none that the timer source could recover.
-        let matters = |refused: &&RefusedFeature| refused.feature != attr::Feature::Kernel || !address_from.recovers();
+        let wants_kernel = options.source == Source::Timer && options.hardware.kernel;
+        // Accesses of kernel code are none that the timer source recovers without being asked.
+        let matters = |refused: &&RefusedFeature| {
+            refused.feature != attr::Feature::Kernel || !address_from.recovers() || wants_kernel
+        };
         let mut notes: Vec<String> =
             chosen.iter().cloned().chain(refused.iter().filter(matters).map(RefusedFeature::to_string)).collect();
-        let wants_kernel = options.source == Source::Timer && options.hardware.kernel;
         let snapshots = match opener.snapshots(&address_from) {
             Some(Ok(snapshots)) => Some(snapshots),
             // The samples of kernel code come from the same program.

@@ -40,7 +40,7 @@ pub struct HostOptions {
     pub whose: Whose,
     /// The CPUs, which must be online; if it is empty, all that are, and those that come online later.
     pub cpus: Vec<u32>,
-    /// Options of the sources `pebs` and `ibs`.
+    /// Options of the sources `pebs` and `ibs`; of `timer` whether kernel code is sampled too, for which `faults` is not tried.
     pub hardware: Hardware,
     /// Lets the source `timer` sample with its own clock, this many times a second on each CPU; by default it uses the scheduler's
     /// tick, if that works.

@@ -20,9 +20,14 @@ const FREQ: &str = "2000";
 const LIFE: u32 = 120;
 
 /// Samples until every program has enough, longer if the machine is busy; the error is the reason to skip.
-pub fn run_until_enough(programs: &[&[Thread]], cells: &[&str]) -> Result<Decision, String> {
+pub fn run_until_enough(programs: &[&[Thread]], options: &[&str]) -> Result<Decision, String> {
+    run_until(ENOUGH, programs, options)
+}
+
+/// The same, with so many samples of each thread.
+pub fn run_until(enough: f64, programs: &[&[Thread]], options: &[&str]) -> Result<Decision, String> {
     let scxprof = Scxprof { binary: env!("CARGO_BIN_EXE_scxprof").into() };
-    let options = [&["--freq", FREQ], cells].concat();
+    let options = [&["--freq", FREQ], options].concat();
     let (mut left, mut seconds) = (MAX_SECONDS, FIRST);
     loop {
         let decision = match scxprof.run(seconds, &options) {
@@ -31,12 +36,12 @@ pub fn run_until_enough(programs: &[&[Thread]], cells: &[&str]) -> Result<Decisi
         };
         left -= seconds;
         let rates = programs.iter().map(|threads| decision.samples(threads) / threads.len() as f64 / seconds);
-        let needed = ENOUGH / rates.fold(f64::INFINITY, f64::min).max(1e-3);
+        let needed = enough / rates.fold(f64::INFINITY, f64::min).max(1e-3);
         if needed <= seconds {
             return Ok(decision);
         }
         if needed > left {
-            return Err(format!("the machine is busy: {ENOUGH} samples of each thread would take {needed:.0} s"));
+            return Err(format!("the machine is busy: {enough} samples of each thread would take {needed:.0} s"));
         }
         // More than it should need: the machine may become busier.
         seconds = (needed * 1.5).min(left);

@@ -4,21 +4,14 @@
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
-use super::capture::{Decision, Scxprof, Unsupported};
 use super::cgroup::Cgroup;
-use super::family::find;
+use super::family::{find, run_until};
 use super::programs::{Program, Running};
 use super::score::{score, Thread};
 use crate::support::alone;
 
-/// The number of samples of a thread that suffices.
+/// The number of samples of a thread that suffices: with half as many, pairs are missed.
 const ENOUGH: f64 = 400.0;
-/// Seconds of sampling, in all runs of a test.
-const MAX_SECONDS: f64 = 40.0;
-/// Seconds of the first run.
-const FIRST: f64 = 10.0;
-/// Samples a second and CPU. A sample of kernel code costs more than one of user code.
-const FREQ: &str = "1000";
 /// Seconds after which the programs end, in case this test is killed.
 const LIFE: u32 = 120;
 /// The prefix of the strangers' thread names.
@@ -102,32 +95,6 @@ impl Scene {
     }
 }
 
-/// Samples until every program has enough, longer if the machine is busy; the error is the reason to skip.
-fn run_until_enough(scenes: &[Scene]) -> Result<Decision, String> {
-    let scxprof = Scxprof { binary: env!("CARGO_BIN_EXE_scxprof").into() };
-    let cells: Vec<String> = scenes.iter().map(|scene| scene.cgroup.cell(scene.name)).collect();
-    let mut options = vec!["--kernel", "--freq", FREQ];
-    options.extend(cells.iter().map(String::as_str));
-    let (mut left, mut seconds) = (MAX_SECONDS, FIRST);
-    loop {
-        let decision = match scxprof.run(seconds, &options) {
-            Err(error) if error.is::<Unsupported>() => return Err(error.to_string()),
-            decision => decision.unwrap(),
-        };
-        left -= seconds;
-        let rates = scenes.iter().map(|it| decision.samples(&it.threads) / it.threads.len() as f64 / seconds);
-        let needed = ENOUGH / rates.fold(f64::INFINITY, f64::min).max(1e-3);
-        if needed <= seconds {
-            return Ok(decision);
-        }
-        if needed > left {
-            return Err(format!("the machine is busy: {ENOUGH} samples of each thread would take {needed:.0} s"));
-        }
-        // More than it should need: the machine may become busier.
-        seconds = (needed * 1.5).min(left);
-    }
-}
-
 /// Runs the programs at once and compares the configuration of each with its truth; prints the reason if that is not
 /// possible here.
 fn check(test: &str, cases: &[(&'static str, Strangers)]) {
@@ -144,7 +111,12 @@ fn check(test: &str, cases: &[(&'static str, Strangers)]) {
         Scene::start(name, program(name), second(beside).map(program), archiver)
     };
     let scenes: Result<Vec<Scene>, String> = cases.iter().map(start).collect();
-    let done = scenes.and_then(|scenes| Ok((run_until_enough(&scenes)?, scenes)));
+    let done = scenes.and_then(|scenes| {
+        let cells: Vec<String> = scenes.iter().map(|scene| scene.cgroup.cell(scene.name)).collect();
+        let options: Vec<&str> = std::iter::once("--kernel").chain(cells.iter().map(String::as_str)).collect();
+        let threads: Vec<&[Thread]> = scenes.iter().map(|scene| scene.threads.as_slice()).collect();
+        Ok((run_until(ENOUGH, &threads, &options)?, scenes))
+    });
     let (decision, scenes) = match done {
         Ok(done) => done,
         Err(why) => return println!("SKIP: {test}: {why}"),

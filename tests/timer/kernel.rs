@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::process::Command;
 use std::time::Duration;
 
 use scxprof::sample::{CpuMode, MemoryId, PAGE_SIZE};
@@ -118,4 +119,38 @@ fn the_kernel_copies_from_the_file_to_the_buffer() {
 #[test]
 fn at_the_tick_too() {
     copies("copies by the tick", None);
+}
+
+/// A recording has what the code and the pages were that accesses were recovered from.
+#[test]
+fn a_recording_gives_the_same_accesses_again() {
+    let test = "kernel code in a recording";
+    let _alone = alone();
+    let Some(built) = build("copies", 2) else {
+        println!("SKIP: {test}: no cc");
+        return;
+    };
+    let running = start(&built.path, 600.0, 2);
+    let directory = tempfile::tempdir().unwrap();
+    let scxprof = |args: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_scxprof")).args(args).current_dir(&directory).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let pid = running.threads[0].pid.to_string();
+    let source = ["record", "--source", "timer", "--kernel", "-F", "1000", "-t", "2", "-p", &pid];
+    let to = ["--disable-archive", "--samples-jsonl", "-o", "profile"];
+    match scxprof(&[&source[..], &to].concat()) {
+        (Some(3), said) => return println!("SKIP: {test}: {said}"),
+        (code, said) => assert_eq!(code, Some(0), "{said}"),
+    }
+    let (code, said) = scxprof(&["process", "profile", "-o", "again"]);
+    assert_eq!(code, Some(0), "{said}");
+    let lines = |of: &str| std::fs::read_to_string(directory.path().join(of).join("perf.jsonl")).unwrap();
+    let (first, again) = (lines("profile"), lines("again"));
+    let of_kernel = first.lines().filter(|line| line.contains("\"addr\":\"ff")).count();
+    println!("{test}: {of_kernel} of {} accesses are of the kernel's memory", first.lines().count());
+    assert!(first == again, "{said}");
+    if of_kernel < 20 {
+        println!("SKIP: {test}: only {of_kernel} accesses of the kernel's memory");
+    }
 }

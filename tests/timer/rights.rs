@@ -6,8 +6,8 @@ use std::process::{Command, Output};
 use super::programs::{build, start};
 use crate::support::alone;
 
-/// Runs our binary as the user nobody with these capabilities; `None` if that cannot be tried.
-fn with(test: &str, capabilities: &[&str], directory: &Path) -> Option<Output> {
+/// Runs our binary as the user nobody with these capabilities and options; `None` if that cannot be tried.
+fn with(test: &str, capabilities: &[&str], options: &[&str], directory: &Path) -> Option<Output> {
     // The user nobody cannot read what cargo built.
     let copy = directory.join("scxprof");
     std::fs::copy(env!("CARGO_BIN_EXE_scxprof"), &copy).expect("a copy");
@@ -17,7 +17,8 @@ fn with(test: &str, capabilities: &[&str], directory: &Path) -> Option<Output> {
         .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs"])
         .args([format!("--inh-caps={set}"), format!("--ambient-caps={set}"), format!("--bounding-set={set}")])
         .arg(&copy)
-        .args(["run", "--source", "timer", "-t", "2", "-vv"])
+        .args(["run", "-t", "2", "-vv"])
+        .args(options)
         .current_dir(directory)
         .output();
     let said = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
@@ -52,7 +53,7 @@ fn the_rights_of_the_unit_are_enough_and_what_is_missing_with_fewer_is_said() {
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(directory.path(), open).expect("its mode");
     let _running = start(&built.path, 600.0, 4);
-    let Some(output) = with(test, &names, directory.path()) else { return };
+    let Some(output) = with(test, &names, &["--source", "timer"], directory.path()) else { return };
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     if output.status.code() == Some(3) {
         println!("SKIP: {test}: {said}");
@@ -69,7 +70,23 @@ fn the_rights_of_the_unit_are_enough_and_what_is_missing_with_fewer_is_said() {
     assert!(said.contains("Readers: SCHED_FIFO"), "{said}");
     // Without it, other users' processes cannot be read, and the run reports that.
     let fewer: Vec<&str> = names.iter().copied().filter(|name| *name != "sys_ptrace").collect();
-    let Some(output) = with(test, &fewer, directory.path()) else { return };
+    let Some(output) = with(test, &fewer, &["--source", "timer"], directory.path()) else { return };
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("it takes CAP_SYS_PTRACE"), "{said}");
+    // Kernel code: the unit's rights are enough, each of these is needed, and no other source stands in.
+    let Some(output) = with(test, &names, &["--kernel"], directory.path()) else { return };
+    let said = String::from_utf8_lossy(&output.stderr);
+    if output.status.code() == Some(3) {
+        println!("SKIP: {test}: kernel code: {said}");
+        return;
+    }
+    assert!(said.contains(" kernel samples ("), "{said}");
+    for (name, help) in [("bpf", "CAP_BPF"), ("syslog", "CAP_SYSLOG"), ("dac_read_search", "CAP_DAC_READ_SEARCH")] {
+        let fewer: Vec<&str> = names.iter().copied().filter(|other| *other != name).collect();
+        let Some(output) = with(test, &fewer, &["--kernel"], directory.path()) else { return };
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{name}: {said}");
+        let line = said.lines().find(|line| line.contains("kernel code cannot be sampled here")).unwrap_or_default();
+        assert!(line.contains(help), "{name}: {said}");
+    }
 }

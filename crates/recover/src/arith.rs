@@ -118,14 +118,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::decode::decode;
-    use super::super::regs::UserRegs;
+    use super::super::regs::Regs;
     use super::*;
 
     /// rax and rdx after the instruction that has rcx as its operand.
     fn run(code: &[u8], rax: u64, rcx: u64, rdx: u64) -> [Option<u64>; 2] {
         let mut gpr = [0; 16];
         (gpr[0], gpr[1], gpr[2]) = (rax, rcx, rdx);
-        let mut machine = Machine::new(&UserRegs { gpr, rip: 0, rflags: 0 }, &[]);
+        let mut machine = Machine::new(&Regs { gpr, rip: 0, rflags: 0 }, &[]);
         let _ = machine.step(&decode(code, 0, 0, &mut InstructionInfoFactory::new()).unwrap());
         [machine.reg(0).get(), machine.reg(2).get()]
     }

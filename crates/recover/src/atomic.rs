@@ -67,7 +67,7 @@ mod tests {
 
     use super::super::decode::decode;
     use super::super::emulate::Next;
-    use super::super::regs::UserRegs;
+    use super::super::regs::Regs;
     use super::*;
 
     const RSP: u64 = 0x1000;
@@ -75,7 +75,7 @@ mod tests {
     fn run(code: &[u8], rax: u64, rcx: u64, slot: u64) -> (Machine, u64) {
         let mut gpr = [0; 16];
         (gpr[0], gpr[1], gpr[4]) = (rax, rcx, RSP);
-        let mut machine = Machine::new(&UserRegs { gpr, rip: 0, rflags: 0 }, &slot.to_le_bytes());
+        let mut machine = Machine::new(&Regs { gpr, rip: 0, rflags: 0 }, &slot.to_le_bytes());
         let insn = decode(code, 0, 0, &mut InstructionInfoFactory::new()).unwrap();
         assert_eq!(machine.step(&insn), Next::Fall);
         let slot = machine.stack.read(RSP, 8).get().unwrap();

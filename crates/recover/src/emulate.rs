@@ -5,7 +5,7 @@ use iced_x86::{ConditionCode, Instruction, OpKind, Register};
 use super::decode::{bit, gpr, Insn, MemOp};
 use super::flags::Flags;
 use super::image::Image;
-use super::regs::UserRegs;
+use super::regs::Regs;
 use super::value::Val;
 
 pub(super) const RSP: u8 = 4;
@@ -45,7 +45,7 @@ pub(super) struct Machine {
 pub(super) type Addresses = [Option<u64>; 2];
 
 impl Machine {
-    pub(super) fn new(regs: &UserRegs, dump: &[u8]) -> Self {
+    pub(super) fn new(regs: &Regs, dump: &[u8]) -> Self {
         Self {
             regs: regs.gpr.map(Val::full),
             flags: Flags::from_rflags(regs.rflags),

@@ -1,6 +1,6 @@
 //! What a sample of kernel code has instead of the user's registers and stack.
 
-use super::regs::UserRegs;
+use super::regs::Regs;
 
 /// Bytes before the stack: `struct kernel_snapshot` in operand.bpf.c.
 const HEADER: usize = 24;
@@ -17,7 +17,7 @@ const STACK: u64 = 16384;
 #[derive(Debug, Clone, Copy)]
 pub struct KernelSnapshot<'a> {
     /// The registers.
-    pub regs: UserRegs,
+    pub regs: Regs,
     /// The stack from rsp on.
     pub dump: &'a [u8],
     /// The address of the `task_struct`.
@@ -37,7 +37,7 @@ impl<'a> KernelSnapshot<'a> {
         for (at, value) in values.iter_mut().enumerate() {
             *value = word(HEADER + 8 * at)?;
         }
-        let regs = UserRegs::from_values(&values)?;
+        let regs = Regs::from_values(&values)?;
         // A record has a few bytes more, up to the next 8.
         let size = word(16)? as u32 as usize;
         let dump = bytes.get(HEADER + 8 * REGS..)?.get(..size)?;

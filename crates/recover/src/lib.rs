@@ -80,7 +80,7 @@ pub use kernel::{is_of_kernel, KernelSnapshot};
 pub use lines::Snapshot;
 pub use memo::CacheCounts;
 pub use recovery::{Recovery, RecoveryResult};
-pub use regs::{RegsError, UserRegs, REGS_MASK, STACK_DUMP_SIZE};
+pub use regs::{Regs, RegsError, REGS_MASK, STACK_DUMP_SIZE};
 pub use stack::StackRange;
 pub use wanted::{Learned, Wanted, WANTED_LINES};
 pub use window::{CodeSource, CodeWindow, LEADER_SPAN};

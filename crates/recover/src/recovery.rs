@@ -10,7 +10,7 @@ use super::forward::Forward;
 use super::lines::Snapshot;
 use super::memo::CacheCounts;
 use super::reach::Reach;
-use super::regs::UserRegs;
+use super::regs::Regs;
 use super::replay::Replay;
 use super::wanted::Wanted;
 use super::window::{CodeSource, Cut};
@@ -62,7 +62,7 @@ impl Recovery {
     /// (`dyn_size`). Accesses in `stack` are left out ([`super::StackRange`]).
     pub fn recover(
         &mut self,
-        regs: &UserRegs,
+        regs: &Regs,
         dump: &[u8],
         stack: Range<u64>,
         code: &mut dyn CodeSource,
@@ -74,7 +74,7 @@ impl Recovery {
     /// [`Method::Racy`]: another thread may have written it since.
     pub fn recover_with(
         &mut self,
-        regs: &UserRegs,
+        regs: &Regs,
         dump: &[u8],
         memory: Snapshot<'_>,
         stack: Range<u64>,
@@ -95,7 +95,7 @@ impl Recovery {
 
     fn look(
         &mut self,
-        regs: &UserRegs,
+        regs: &Regs,
         dump: &[u8],
         memory: Snapshot<'_>,
         stack: Range<u64>,

@@ -1,4 +1,4 @@
-//! The user registers of a sample (`PERF_SAMPLE_REGS_USER`), in the order that instructions number them.
+//! The registers of a sample (`PERF_SAMPLE_REGS_USER`, or those of interrupted kernel code), in the order that instructions number them.
 
 /// The registers to request in `perf_event_attr::sample_regs_user`: ax bx cx dx si di bp sp ip flags and r8 to r15
 /// (arch/x86/include/uapi/asm/perf_regs.h). The segment registers are of no use: they do not contain their bases.
@@ -17,9 +17,9 @@ const PERF_INDEX: [u32; 16] = [0, 2, 3, 1, 7, 6, 4, 5, 16, 17, 18, 19, 20, 21, 2
 const PERF_IP: u32 = 8;
 const PERF_FLAGS: u32 = 9;
 
-/// The registers of 64-bit user code at an instruction boundary: `rip` is the next instruction to run.
+/// The registers of 64-bit code at an instruction boundary: `rip` is the next instruction to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct UserRegs {
+pub struct Regs {
     /// rax rcx rdx rbx rsp rbp rsi rdi r8 .. r15: in the order of instruction encodings, which is not perf's order.
     pub gpr: [u64; 16],
     /// The next instruction.
@@ -39,7 +39,7 @@ pub enum RegsError {
     Missing,
 }
 
-impl UserRegs {
+impl Regs {
     /// The registers of a record: `abi`, then one value for each bit of `mask` (the attr's `sample_regs_user`).
     ///
     /// # Errors
@@ -86,7 +86,7 @@ mod tests {
         // perf's default mask has cs, ss and the other segments between flags and r8.
         for mask in [REGS_MASK, 0x00ff_0fff, 0x00ff_ffff] {
             let values: Vec<u64> = (0..24).filter(|bit| mask >> bit & 1 == 1).collect();
-            let regs = UserRegs::from_perf(2, mask, &values).unwrap();
+            let regs = Regs::from_perf(2, mask, &values).unwrap();
             assert_eq!(regs.gpr, [0, 2, 3, 1, 7, 6, 4, 5, 16, 17, 18, 19, 20, 21, 22, 23]);
             assert_eq!((regs.rip, regs.rflags, regs.rsp()), (8, 9, 7));
         }
@@ -94,9 +94,9 @@ mod tests {
 
     #[test]
     fn short_and_foreign_records_are_told_apart() {
-        assert_eq!(UserRegs::from_perf(1, REGS_MASK, &[0; 18]), Err(RegsError::Compat32));
-        assert_eq!(UserRegs::from_perf(0, REGS_MASK, &[]), Err(RegsError::Missing));
-        assert_eq!(UserRegs::from_perf(2, REGS_MASK, &[0; 17]), Err(RegsError::Missing));
-        assert_eq!(UserRegs::from_perf(2, 0x3ff, &[0; 18]), Err(RegsError::Missing));
+        assert_eq!(Regs::from_perf(1, REGS_MASK, &[0; 18]), Err(RegsError::Compat32));
+        assert_eq!(Regs::from_perf(0, REGS_MASK, &[]), Err(RegsError::Missing));
+        assert_eq!(Regs::from_perf(2, REGS_MASK, &[0; 17]), Err(RegsError::Missing));
+        assert_eq!(Regs::from_perf(2, 0x3ff, &[0; 18]), Err(RegsError::Missing));
     }
 }

@@ -20,13 +20,13 @@ const RSI: usize = 6;
 const RDI: usize = 7;
 
 /// Registers that all point to different places in the heap, ip at `at` of the code.
-fn regs(at: usize) -> UserRegs {
+fn regs(at: usize) -> Regs {
     let mut gpr = [0; 16];
     for (number, register) in (0..).zip(&mut gpr) {
         *register = HEAP + number * 0x1000;
     }
     gpr[4] = RSP;
-    UserRegs { gpr, rip: BASE + at as u64, rflags: 0x202 }
+    Regs { gpr, rip: BASE + at as u64, rflags: 0x202 }
 }
 
 fn window(bytes: &[u8]) -> CodeWindow<'_> {
@@ -35,14 +35,14 @@ fn window(bytes: &[u8]) -> CodeWindow<'_> {
 
 const STACK: Range<u64> = RSP - 512..RSP + 4096;
 
-fn all(bytes: &[u8], regs: &UserRegs, dump: &[u8]) -> (Vec<Candidate>, Option<Unrecovered>) {
+fn all(bytes: &[u8], regs: &Regs, dump: &[u8]) -> (Vec<Candidate>, Option<Unrecovered>) {
     let mut recovery = Recovery::new(1 << 20);
     let outcome = recovery.recover(regs, dump, STACK, &mut window(bytes));
     (outcome.candidates.to_vec(), outcome.reason)
 }
 
 /// Method and address of each candidate.
-fn found(bytes: &[u8], regs: &UserRegs, dump: &[u8]) -> Vec<(Method, u64)> {
+fn found(bytes: &[u8], regs: &Regs, dump: &[u8]) -> Vec<(Method, u64)> {
     all(bytes, regs, dump).0.iter().map(|candidate| (candidate.method, candidate.addr)).collect()
 }
 
@@ -84,7 +84,7 @@ fn the_operand_before_ip_where_its_registers_are_intact() {
 fn registers_are_computed_back() {
     // mov rax,[rbx]; add rbx,8: the result has even parity
     let code = [0x48, 0x8b, 0x03, 0x48, 0x83, 0xc3, 8, NOP, 0xc3];
-    let even = UserRegs { rflags: 0x206, ..regs(7) };
+    let even = Regs { rflags: 0x206, ..regs(7) };
     assert_eq!(found(&code, &even, &[]), [(Method::Inverted, HEAP + 0x3000 - 8)]);
     // Flags that the addition cannot have left: it did not run.
     assert_eq!(all(&code, &regs(7), &[]).1, Some(Unrecovered::Inconsistent));
@@ -271,7 +271,7 @@ fn variables_of_the_program_are_marked_and_follow_the_bias() {
     for bias in [0, 0x5555_0000_0000] {
         let base = BASE + bias;
         let mut window = CodeWindow { key: 1, bias, base, bytes: &code, function: None, jit: false };
-        let regs = UserRegs { rip: base, ..regs(0) };
+        let regs = Regs { rip: base, ..regs(0) };
         let outcome = recovery.recover(&regs, &[], STACK, &mut window);
         assert_eq!(outcome.candidates.len(), 1);
         assert!(outcome.candidates[0].global);
@@ -386,7 +386,7 @@ proptest! {
             }),
             jit: false,
         };
-        let regs = UserRegs { gpr, rip: base.wrapping_add(at.index(code.len()) as u64), rflags };
+        let regs = Regs { gpr, rip: base.wrapping_add(at.index(code.len()) as u64), rflags };
         let stack = regs.rsp().saturating_sub(512)..regs.rsp().saturating_add(4096);
         // Twice: the cached code gives the same result.
         let memory = Snapshot::new(&memory);

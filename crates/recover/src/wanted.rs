@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::lines::Snapshot;
-use super::regs::UserRegs;
+use super::regs::Regs;
 
 /// Bytes of a line.
 const LINE: u64 = 64;
@@ -61,7 +61,7 @@ impl Read {
 
 impl Wanted {
     /// What a sample needed: the lines of `reads`; `stack` is the thread's own.
-    pub(super) fn of(regs: &UserRegs, memory: Snapshot<'_>, reads: &[Read], stack: &Range<u64>) -> Self {
+    pub(super) fn of(regs: &Regs, memory: Snapshot<'_>, reads: &[Read], stack: &Range<u64>) -> Self {
         let line = |addr: u64| addr & !(LINE - 1);
         let mut wanted = Self::default();
         let fs_base = memory.fs_base();
@@ -182,7 +182,7 @@ mod tests {
         let mut values = vec![0; REGS_MASK.count_ones() as usize];
         values[0] = 0x1_0010;
         values[1] = 0x2_0000;
-        let regs = UserRegs::from_perf(2, REGS_MASK, &values).unwrap();
+        let regs = Regs::from_perf(2, REGS_MASK, &values).unwrap();
         let reads = [0x1_0000, 0x1_0040, 0x2_0000, 0x5_0000, 0x6_0000];
         let reads = reads.map(|addr| Read { addr, base: Base::Registers });
         let wanted = Wanted::of(&regs, Snapshot::default(), &reads, &(0..0));
@@ -198,7 +198,7 @@ mod tests {
         let of = |rsp: u64, stack: Range<u64>| {
             let mut values = vec![0; REGS_MASK.count_ones() as usize];
             values[7] = rsp;
-            let regs = UserRegs::from_perf(2, REGS_MASK, &values).unwrap();
+            let regs = Regs::from_perf(2, REGS_MASK, &values).unwrap();
             let mut memory = vec![OWN, rsp, 1, OWN & !63];
             memory.extend([0, 0, 0, 0, 0, 0, OWN, 0]);
             let memory: Vec<u8> = memory.iter().flat_map(|word| word.to_le_bytes()).collect();

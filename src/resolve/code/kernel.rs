@@ -10,7 +10,7 @@ use regex::bytes::Regex;
 
 use super::{Origin, Window};
 use crate::bpf::{FilePage, KernelMemory};
-use crate::host::kallsyms;
+use crate::host::kallsyms::{self, KallsymsError};
 use scxprof_base::cache::Cache;
 use scxprof_base::tables::Tables;
 use scxprof_recover::LEADER_SPAN;
@@ -47,11 +47,13 @@ struct Function {
 struct Functions(Vec<Function>);
 
 impl Functions {
-    fn read(procfs: &Path) -> io::Result<Self> {
-        let bookkeeping = Regex::new(BOOKKEEPING).map_err(io::Error::other)?;
+    fn read(procfs: &Path) -> Result<Self, KallsymsError> {
+        let failed = |source| KallsymsError::Read { path: procfs.join("kallsyms"), source };
+        let bookkeeping = Regex::new(BOOKKEEPING).map_err(|error| failed(io::Error::other(error)))?;
         let mut functions = Vec::new();
         let mut modules: Vec<Box<[u8]>> = Vec::new();
-        kallsyms::each(kallsyms::open(procfs)?, |symbol| -> ControlFlow<()> {
+        let text = kallsyms::open(procfs).map_err(failed)?;
+        let read = kallsyms::each(text, |symbol| -> ControlFlow<()> {
             let is_code = matches!(symbol.kind, b't' | b'T' | b'w' | b'W');
             let start = symbol.address.checked_sub(IMAGE).and_then(|distance| u32::try_from(distance).ok());
             let Some(start) = start.filter(|_| is_code) else { return ControlFlow::Continue(()) };
@@ -64,7 +66,12 @@ impl Functions {
             let is_bookkeeping = bookkeeping.is_match(symbol.name);
             functions.push(Function { start, module, is_bookkeeping });
             ControlFlow::Continue(())
-        })?;
+        });
+        read.map_err(failed)?;
+        if functions.is_empty() {
+            // Hidden addresses are 0.
+            return Err(KallsymsError::Hidden { path: procfs.join("kallsyms") });
+        }
         functions.sort_unstable();
         functions.dedup_by_key(|function| function.start);
         Ok(Self(functions))
@@ -99,12 +106,9 @@ impl KernelCode {
     /// Reads through `memory`, and caches about `bytes`. The symbols are those under `procfs`.
     ///
     /// # Errors
-    /// The symbols cannot be read.
-    pub(crate) fn new(memory: KernelMemory, procfs: &Path, bytes: usize) -> io::Result<Self> {
+    /// The symbols cannot be read, or have no addresses.
+    pub(crate) fn new(memory: KernelMemory, procfs: &Path, bytes: usize) -> Result<Self, KallsymsError> {
         let functions = Functions::read(procfs)?;
-        if functions.0.is_empty() {
-            return Err(io::ErrorKind::PermissionDenied.into());
-        }
         Ok(Self { memory, functions, windows: Cache::new(bytes), keys: RandomState::new() })
     }
 
@@ -118,7 +122,8 @@ impl KernelCode {
                 return window.clone();
             }
         }
-        let around = if is_long { at - LEADER_SPAN as u64..at + 2 * LEADER_SPAN as u64 } else { function.clone() };
+        let span = LEADER_SPAN as u64;
+        let around = if is_long { at - span..at.saturating_add(2 * span) } else { function.clone() };
         let window = self.read(around, function);
         let bytes = window.as_ref().map_or(0, |window| window.bytes.len());
         self.windows.insert_weighted(at, (now, window.clone()), bytes + 2 * size_of::<(u64, Window)>());
@@ -191,6 +196,9 @@ mod tests {
         assert_eq!(around(0xffff_ffff_c000_1100), None, "nor where a module does");
         assert_eq!(around(0xffff_ffff_c000_3080), None, "programs come and go");
         assert_eq!((around(0), around(IMAGE), around(u64::MAX)), (None, None, None));
+        std::fs::write(dir.path().join("kallsyms"), "0000000000000000 T _text\n").unwrap();
+        let hidden = Functions::read(dir.path()).unwrap_err();
+        assert!(hidden.to_string().contains("CAP_SYSLOG"), "{hidden}");
         let is_bookkeeping = |ip| functions.find(ip).is_some_and(|(function, _)| function.is_bookkeeping);
         assert!(is_bookkeeping(0xffff_ffff_8100_0100));
         assert!(!is_bookkeeping(0xffff_ffff_8100_0000));

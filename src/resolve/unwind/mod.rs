@@ -22,7 +22,7 @@ use scxprof_base::cache::Cache;
 use scxprof_base::tables::Tables;
 use scxprof_elf::UnwindRule;
 use scxprof_perf::buildid::BuildId;
-use scxprof_recover::{RegsError, UserRegs, REGS_MASK};
+use scxprof_recover::{Regs, RegsError, REGS_MASK};
 use step::{Copied, Registers, Step};
 
 /// Frames of a stack.
@@ -104,7 +104,7 @@ impl Unwinder {
         context: &UserContext,
         frames: &mut Vec<Option<CodeAddr>>,
     ) {
-        let regs = match UserRegs::from_perf(context.abi, REGS_MASK, &context.regs) {
+        let regs = match Regs::from_perf(context.abi, REGS_MASK, &context.regs) {
             Ok(regs) => regs,
             Err(RegsError::Compat32) => {
                 self.counts.compat += 1;

@@ -3,7 +3,7 @@
 use gimli::{Encoding, EndianSlice, Evaluation, EvaluationResult, Format, LittleEndian, Location, Register, Value};
 
 use scxprof_elf::{Cfa, Saved, UnwindRule};
-use scxprof_recover::UserRegs;
+use scxprof_recover::Regs;
 
 /// Operations of an expression that are done; compilers and linkers write up to ten.
 const MAX_OPERATIONS: u32 = 256;
@@ -13,7 +13,7 @@ const RSP: u8 = 7;
 const RIP: u8 = 16;
 /// Those that a function leaves as they were, if its rule says nothing of them: rbx, rbp, r12 to r15.
 const PRESERVED: [u8; 6] = [3, RBP, 12, 13, 14, 15];
-/// The number in DWARF of each register of [`UserRegs::gpr`] (ax cx dx bx sp bp si di r8 ..).
+/// The number in DWARF of each register of [`Regs::gpr`] (ax cx dx bx sp bp si di r8 ..).
 const IN_DWARF: [u8; 16] = [0, 2, 1, 3, 7, 6, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15];
 
 /// The registers of one function of a stack, as far as they are known.
@@ -48,7 +48,7 @@ pub(super) enum Step {
 
 impl Registers {
     /// Those of the interrupted function.
-    pub(super) fn new(regs: &UserRegs) -> Self {
+    pub(super) fn new(regs: &Regs) -> Self {
         let mut values = [0; 17];
         for (value, number) in regs.gpr.iter().zip(IN_DWARF) {
             if let Some(to) = values.get_mut(usize::from(number)) {
@@ -212,7 +212,7 @@ mod tests {
     fn registers(rbp: u64) -> Registers {
         let mut gpr = [7; 16];
         (gpr[4], gpr[5]) = (SP, rbp);
-        Registers::new(&UserRegs { gpr, rip: 0x1000, rflags: 0 })
+        Registers::new(&Regs { gpr, rip: 0x1000, rflags: 0 })
     }
 
     fn rule(cfa: Cfa, saved: &[(u8, Saved)]) -> UnwindRule {

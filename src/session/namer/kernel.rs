@@ -2,16 +2,16 @@
 //! thread's work.
 
 use std::collections::BTreeSet;
-use std::io;
 use std::path::Path;
 
 use rustc_hash::FxHashSet;
 
 use crate::bpf::{FilePage, KernelMemory, Refusal};
 use crate::host::clock::monotonic_ns;
+use crate::host::kallsyms::KallsymsError;
 use crate::resolve::code::kernel::KernelCode;
 use crate::resolve::code::Windows;
-use crate::resolve::frames::{FrameFlags, Frames};
+use crate::resolve::frames::{FrameFlags, Frames, FramesError};
 use crate::sample::{MemoryId, MemoryScope, LINE_SIZE, PAGE_SIZE};
 use scxprof_base::cache::Cache;
 use scxprof_base::tables::Tables;
@@ -32,14 +32,12 @@ pub enum NoKernel {
     /// The kernel's memory cannot be read.
     #[error(transparent)]
     Memory(#[from] Refusal),
-    /// Its symbols, or the list of what frames are used for.
-    #[error("{what}: {source}")]
-    Read {
-        /// What is missing.
-        what: &'static str,
-        /// The kernel's error.
-        source: io::Error,
-    },
+    /// Its symbols cannot be read.
+    #[error(transparent)]
+    Symbols(#[from] KallsymsError),
+    /// What it uses memory for cannot be told.
+    #[error(transparent)]
+    Frames(#[from] FramesError),
 }
 
 /// Where an access of kernel code goes.
@@ -85,11 +83,10 @@ impl KernelRecovery {
     /// # Errors
     /// What the kernel does not allow or have.
     pub(in crate::session) fn new(procfs: &Path, sysfs: &Path, cpus: &[u32], memory: usize) -> Result<Self, NoKernel> {
-        let failed = |what| move |source| NoKernel::Read { what, source };
         let mut reader = KernelMemory::load()?;
         // An entry, as each of what CPUs accessed, has some 40 bytes with its slot in the table.
-        let frames = Frames::new(&mut reader, procfs, cpus, memory / 8 / 40).map_err(failed("/proc/kpageflags"))?;
-        let code = KernelCode::new(reader, procfs, memory / 4).map_err(failed("/proc/kallsyms"))?;
+        let frames = Frames::new(&mut reader, procfs, cpus, memory / 8 / 40)?;
+        let code = KernelCode::new(reader, procfs, memory / 4)?;
         let size = std::fs::read_to_string(sysfs.join("kernel/slab/task_struct/object_size"));
         let task_size = size.ok().and_then(|size| size.trim().parse().ok()).unwrap_or(TASK);
         let (cpus, files) = (Cache::new(memory / 16 / 40), Cache::new(memory / 16 / 64));

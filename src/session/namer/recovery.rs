@@ -17,8 +17,8 @@ use crate::sample::batch::UserContext;
 use crate::sample::{MemoryId, RawSample, Sample, ThreadIndex};
 use scxprof_base::tables::Tables;
 use scxprof_recover::{
-    Candidate, CodeSource, CodeWindow, KernelSnapshot, Learned, Recovery, RegsError, Snapshot, StackRange, Unrecovered,
-    UserRegs, REGS_MASK,
+    Candidate, CodeSource, CodeWindow, KernelSnapshot, Learned, Recovery, Regs, RegsError, Snapshot, StackRange,
+    Unrecovered, REGS_MASK,
 };
 
 /// How long a page's frame is valid, ns.
@@ -129,7 +129,7 @@ impl Recoverer {
             return self.recover_kernel(sample, &snapshot, maps, access);
         }
         self.counts.user_samples += 1;
-        let regs = match UserRegs::from_perf(context.abi, REGS_MASK, &context.regs) {
+        let regs = match Regs::from_perf(context.abi, REGS_MASK, &context.regs) {
             Ok(regs) => regs,
             Err(RegsError::Compat32) => return self.nothing(Unrecovered::Compat32),
             Err(RegsError::Missing) => return self.nothing(Unrecovered::NoRegisters),

@@ -113,7 +113,11 @@ pub(in super::super) fn start_host(
         stacks: host.stacks.take(),
         snapshots: true,
     };
-    let sources = std::mem::take(&mut host.sources);
+    let mut sources = std::mem::take(&mut host.sources);
+    if host.hardware.kernel && sources.len() > 1 {
+        // Faults are of user code, and whoever asks for kernel code must hear that it cannot be sampled.
+        sources.retain(|source| *source != Source::Faults);
+    }
     let mut options = CaptureOptions { sampler, host, roots: roots.clone(), memory, symbols, only: None };
     let (capture, skipped) = start_first(&mut options, &sources, &pids)?;
     Ok(Started { capture, source: options.sampler.source, skipped, pids })

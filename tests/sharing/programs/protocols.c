@@ -26,7 +26,7 @@ static uint64_t read_sequence(struct sequence *s) {
         atomic_thread_fence(memory_order_acquire);
         if (!(before & 1) && before == atomic_load_explicit(&s->version, memory_order_relaxed))
             return sum;
-        if (atomic_load(&stop))
+        if (stopped())
             return sum;
     }
 }

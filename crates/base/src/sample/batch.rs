@@ -63,7 +63,7 @@ impl TimedSideBand {
     }
 }
 
-/// The state of interrupted user code.
+/// The state of interrupted user code, or of kernel code in [`UserContext::memory`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct UserContext {
     /// `PERF_SAMPLE_REGS_ABI_*`.
@@ -72,7 +72,7 @@ pub struct UserContext {
     pub regs: Vec<u64>,
     /// The stack from rsp on.
     pub stack: Vec<u8>,
-    /// The memory around the registers, in the format of operand.bpf.c; empty without.
+    /// The memory around the registers, or registers and stack of kernel code, in the formats of operand.bpf.c; empty without.
     pub memory: Vec<u8>,
     /// The call chain, the innermost address first, with the kernel's marks (`PERF_CONTEXT_*`); empty without.
     pub callchain: Vec<u64>,

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use perf_event_open_sys as sys;
-use scxprof_recover::{UserRegs, REGS_MASK, STACK_DUMP_SIZE};
+use scxprof_recover::{Regs, REGS_MASK, STACK_DUMP_SIZE};
 use sys::bindings;
 
 const PAGE: usize = 4096;
@@ -15,7 +15,7 @@ const DATA: usize = 256 * PAGE;
 /// One sample.
 pub struct Sample {
     pub tid: i32,
-    pub regs: UserRegs,
+    pub regs: Regs,
     pub stack: Vec<u8>,
 }
 
@@ -82,7 +82,7 @@ impl Ring {
                     let stack = (0..dump / 8).flat_map(|index| word(4 + registers + index).to_le_bytes());
                     each(Sample {
                         tid: (word(1) >> 32) as i32,
-                        regs: UserRegs::from_perf(abi, REGS_MASK, &values).expect("a whole record"),
+                        regs: Regs::from_perf(abi, REGS_MASK, &values).expect("a whole record"),
                         stack: stack.take(used as usize).collect(),
                     });
                 }

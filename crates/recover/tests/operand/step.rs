@@ -5,11 +5,11 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
 use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, OpAccess, Register};
-use scxprof_recover::{CodeSource, UserRegs};
+use scxprof_recover::{CodeSource, Regs};
 
 /// One stop before an instruction.
 pub struct Stop {
-    pub regs: UserRegs,
+    pub regs: Regs,
     pub stack: Vec<u8>,
     /// What the BPF program would read.
     pub memory: Vec<u8>,
@@ -171,7 +171,7 @@ pub fn step(tid: i32, count: usize, code: &mut dyn CodeSource) -> io::Result<Vec
     for _ in 0..count {
         let regs = registers(tid)?;
         stops.push(Stop {
-            regs: UserRegs {
+            regs: Regs {
                 gpr: [
                     regs.rax, regs.rcx, regs.rdx, regs.rbx, regs.rsp, regs.rbp, regs.rsi, regs.rdi, regs.r8, regs.r9,
                     regs.r10, regs.r11, regs.r12, regs.r13, regs.r14, regs.r15,
