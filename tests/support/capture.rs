@@ -24,7 +24,8 @@ pub fn options(source: Source, target: Target, mmap_pages: usize) -> HostOptions
     HostOptions { whose: Whose::Target(target), mmap_pages, ..HostOptions::source(source) }
 }
 
-/// Captures until `stop` returns true; `None`, with the reason printed, if this machine does not allow it.
+/// Captures until `stop` returns true, and finishes the recording if there is one; `None`, with the reason printed, if this
+/// machine does not allow it.
 pub fn capture_until(
     test: &str,
     options: HostOptions,
@@ -38,7 +39,10 @@ pub fn capture_until(
         }
         Err(error) => panic!("{error}"),
     };
-    let mut collect = Collect::default();
+    let (mut collect, recorder) = (Collect::default(), session.recorder());
     let outcome = session.run_into(&mut collect, stop);
+    if let Some(recorder) = recorder {
+        recorder.finish(&outcome).expect("a recording can be finished");
+    }
     Some((collect, outcome))
 }

@@ -2,17 +2,18 @@
 
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::process::Command;
 use std::time::Duration;
 
-use scxprof::sample::{CpuMode, MemoryId, PAGE_SIZE};
-use scxprof::session::HostOptions;
+use scxprof::profile::Profile;
+use scxprof::sample::{CpuMode, MemoryId, Sample, PAGE_SIZE};
+use scxprof::session::{HostOptions, Progress};
 use scxprof::testing::sampler::Target;
 
 use super::programs::{build, start, Running};
 use super::{recovery, timer};
 use crate::support::alone;
-use crate::support::capture::capture_until;
+use crate::support::capture::{capture_until, Collect};
+use crate::support::replay::replay;
 
 /// The accesses of the kernel that are needed.
 const WANTED: usize = 2_000;
@@ -121,7 +122,7 @@ fn at_the_tick_too() {
     copies("copies by the tick", None);
 }
 
-/// A recording has what the code and the pages were that accesses were recovered from.
+/// A recording has what the code and the pages were that accesses were recovered from, and the files of the pages.
 #[test]
 fn a_recording_gives_the_same_accesses_again() {
     let test = "kernel code in a recording";
@@ -132,25 +133,21 @@ fn a_recording_gives_the_same_accesses_again() {
     };
     let running = start(&built.path, 600.0, 2);
     let directory = tempfile::tempdir().unwrap();
-    let scxprof = |args: &[&str]| {
-        let output = Command::new(env!("CARGO_BIN_EXE_scxprof")).args(args).current_dir(&directory).output().unwrap();
-        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    let options = HostOptions { record: Some(directory.path().into()), ..kernel(threads(&running), Some(1000)) };
+    let enough = |progress: Progress| progress.samples > 1_000 || progress.elapsed > LIMIT;
+    let Some((got, _)) = capture_until(test, options, enough) else { return };
+    let (mut profile, mut again) = (Profile::open(directory.path()).unwrap(), Collect::default());
+    replay(&mut profile, 64 << 20, &mut again);
+    let is_of_file = |sample: &&Sample| {
+        sample.raw.addr >= 1 << 63 && sample.memory.is_some_and(|memory| memory != MemoryId::kernel(sample.raw.phys))
     };
-    let pid = running.threads[0].pid.to_string();
-    let source = ["record", "--source", "timer", "--kernel", "-F", "1000", "-t", "2", "-p", &pid];
-    let to = ["--disable-archive", "--samples-jsonl", "-o", "profile"];
-    match scxprof(&[&source[..], &to].concat()) {
-        (Some(3), said) => return println!("SKIP: {test}: {said}"),
-        (code, said) => assert_eq!(code, Some(0), "{said}"),
+    let of_files = got.samples.iter().filter(is_of_file).count();
+    println!("{test}: {of_files} of {} accesses are of files in memory", got.samples.len());
+    for (first, again) in got.samples.iter().zip(&again.samples) {
+        assert_eq!(format!("{first:x?}"), format!("{again:x?}"), "{test}");
     }
-    let (code, said) = scxprof(&["process", "profile", "-o", "again"]);
-    assert_eq!(code, Some(0), "{said}");
-    let lines = |of: &str| std::fs::read_to_string(directory.path().join(of).join("perf.jsonl")).unwrap();
-    let (first, again) = (lines("profile"), lines("again"));
-    let of_kernel = first.lines().filter(|line| line.contains("\"addr\":\"ff")).count();
-    println!("{test}: {of_kernel} of {} accesses are of the kernel's memory", first.lines().count());
-    assert!(first == again, "{said}");
-    if of_kernel < 20 {
-        println!("SKIP: {test}: only {of_kernel} accesses of the kernel's memory");
+    assert_eq!(got.samples.len(), again.samples.len(), "{test}");
+    if of_files < 20 {
+        println!("SKIP: {test}: only {of_files} accesses of files in memory");
     }
 }
