@@ -80,9 +80,23 @@ struct super_block {
 };
 
 struct inode {
+	unsigned short i_mode;
 	void *i_private;
 	unsigned long i_ino;
 	struct super_block *i_sb;
+	struct hlist_head i_dentry;
+};
+
+struct qstr {
+	const unsigned char *name;
+};
+
+struct dentry {
+	struct dentry *d_parent;
+	struct qstr d_name;
+	union {
+		struct hlist_node d_alias;
+	} d_u;
 };
 
 struct address_space {
@@ -103,6 +117,16 @@ struct folio {
 	unsigned long index;
 };
 
+struct kmem_cache {
+	const char *name;
+	unsigned int size;
+};
+
+/* A struct page of a slab. */
+struct slab {
+	struct kmem_cache *slab_cache;
+};
+
 struct vm_struct {
 	struct page **pages;
 };
@@ -110,6 +134,19 @@ struct vm_struct {
 struct file {
 	void *private_data;
 	struct inode *f_inode;
+};
+
+struct socket {
+	int state;
+};
+
+struct socket_alloc {
+	struct socket socket;
+	struct inode vfs_inode;
+};
+
+struct sock {
+	struct socket *sk_socket;
 };
 
 struct fdtable {

@@ -8,9 +8,12 @@
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 #define PIECE 4096
+/* Bytes of a name in a path, or of a cache, with its end: NAME_MAX in include/uapi/linux/limits.h. */
+#define NAME 256
 
 struct request {
 	__u64 argument;
+	__u64 second;
 };
 
 /* The bytes that were read. */
@@ -95,40 +98,140 @@ int find_stack(void *context)
 /* A mask of a folio of any size is above this, and no struct page is (_compound_head() in include/linux/page-flags.h). */
 #define LEAST_MASK 0xffffffff00000000ULL
 
-/* Of which file a page is, by its struct page (include/linux/mm_types.h): the inode, the place in pages, and the device. */
-SEC("raw_tp")
-int find_file(struct request *request)
+/* The first of the pages that are one folio, or one slab: by their struct page (include/linux/mm_types.h). 0 if that is not known. */
+static __always_inline __u64 first_page(__u64 address)
 {
-	__u32 zero = 0;
-	struct numbers *to = bpf_map_lookup_elem(&found, &zero);
-	struct page *page = (void *)request->argument;
-	struct address_space *mapping;
-	struct folio *folio;
-	struct inode *inode;
-	struct page___6 *before = (void *)page;
+	struct page *page = (void *)address;
+	struct page___6 *before = (void *)address;
 	__u64 info;
 
-	if (!to)
-		return 1;
 	if (bpf_core_field_exists(page->compound_info))
 		info = BPF_CORE_READ(page, compound_info);
 	else if (bpf_core_field_exists(before->compound_head))
 		info = BPF_CORE_READ(before, compound_head);
 	else
-		return 1;
-	/* Pages after the first one of a folio have its address, or since Linux 7 the bits of theirs that are also of that. */
-	folio = (void *)page;
-	if (info & 1)
-		folio = (void *)(info >= LEAST_MASK ? (__u64)page & info : info - 1);
-	mapping = BPF_CORE_READ(folio, mapping);
+		return 0;
+	/* Pages after the first one have its address, or since Linux 7 the bits of theirs that are also of that. */
+	if (!(info & 1))
+		return address;
+	return info >= LEAST_MASK ? address & info : info - 1;
+}
+
+/* The inode of the file that a page is of, by the struct page of its first page; NULL if it is of none. */
+static __always_inline struct inode *inode_of(__u64 first)
+{
+	struct address_space *mapping;
+
+	if (!first)
+		return 0;
+	mapping = BPF_CORE_READ((struct folio *)first, mapping);
 	/* PAGE_MAPPING_FLAGS: of a process, or movable. */
 	if (!mapping || (__u64)mapping & 3)
-		return 1;
-	inode = BPF_CORE_READ(mapping, host);
-	if (!inode)
+		return 0;
+	return BPF_CORE_READ(mapping, host);
+}
+
+/* include/uapi/linux/stat.h */
+#define S_IFMT 00170000
+#define S_IFBLK 0060000
+
+/*
+ * Of which file a page is, by its struct page: the inode, the place in pages, and the device. What a block device has in memory is
+ * not the data of files.
+ */
+SEC("raw_tp")
+int find_file(struct request *request)
+{
+	__u32 zero = 0;
+	struct numbers *to = bpf_map_lookup_elem(&found, &zero);
+	__u64 page = request->argument, first = first_page(page);
+	struct inode *inode = inode_of(first);
+
+	if (!to || !inode || (BPF_CORE_READ(inode, i_mode) & S_IFMT) == S_IFBLK)
 		return 1;
 	to->first = BPF_CORE_READ(inode, i_ino);
 	to->third = BPF_CORE_READ(inode, i_sb, s_dev);
-	to->second = BPF_CORE_READ(folio, index) + ((__u64)page - (__u64)folio) / bpf_core_type_size(struct page);
+	to->second = BPF_CORE_READ((struct folio *)first, index) + (page - first) / bpf_core_type_size(struct page);
+	return 0;
+}
+
+/* The names on the path of the file that a page is of, the last one first; each takes NAME_MAX and its end. */
+SEC("raw_tp")
+int find_path(struct request *request)
+{
+	__u32 zero = 0, at;
+	char *names = bpf_map_lookup_elem(&piece, &zero);
+	struct inode *inode = inode_of(first_page(request->argument));
+	struct dentry *dentry = 0, *parent;
+	struct hlist_node *alias;
+
+	if (!names || !inode || !bpf_core_field_exists(dentry->d_u.d_alias))
+		return 1;
+	alias = BPF_CORE_READ(inode, i_dentry.first);
+	if (!alias)
+		return 1;
+	dentry = (void *)((__u64)alias - bpf_core_field_offset(dentry->d_u.d_alias));
+	for (at = 0; at < PIECE / NAME; at++) {
+		if (bpf_probe_read_kernel_str(names + at * NAME, NAME, BPF_CORE_READ(dentry, d_name.name)) < 0)
+			return 1;
+		parent = BPF_CORE_READ(dentry, d_parent);
+		if (parent == dentry) {
+			/* The end. */
+			if (at + 1 < PIECE / NAME)
+				names[(at + 1) * NAME] = 0;
+			return 0;
+		}
+		dentry = parent;
+	}
+	/* Too deep. */
+	return 1;
+}
+
+/* Of which cache of objects a page is, by its struct page: its place in the slab, in pages, and the bytes of an object; and the name. */
+SEC("raw_tp")
+int find_slab(struct request *request)
+{
+	__u32 zero = 0;
+	struct numbers *to = bpf_map_lookup_elem(&found, &zero);
+	char *name = bpf_map_lookup_elem(&piece, &zero);
+	__u64 page = request->argument, first = first_page(page);
+	struct slab *slab = (void *)first;
+	struct kmem_cache *cache;
+
+	if (!to || !name || !first || !bpf_core_field_exists(slab->slab_cache))
+		return 1;
+	cache = BPF_CORE_READ(slab, slab_cache);
+	to->first = (page - first) / bpf_core_type_size(struct page);
+	to->second = BPF_CORE_READ(cache, size);
+	return !cache || bpf_probe_read_kernel_str(name, NAME, BPF_CORE_READ(cache, name)) < 0;
+}
+
+enum { SOCK, SOCKET, OPEN_FILE };
+
+/* Whose the object at an address is now, if it is one of that kind: a number that no other one of the kind gets. */
+SEC("raw_tp")
+int find_owner(struct request *request)
+{
+	__u32 zero = 0;
+	struct numbers *to = bpf_map_lookup_elem(&found, &zero);
+	__u64 object = request->argument, kind = request->second;
+	struct socket_alloc *both = (void *)object;
+	struct inode *inode;
+
+	if (!to)
+		return 1;
+	if (kind == OPEN_FILE) {
+		inode = BPF_CORE_READ((struct file *)object, f_inode);
+		to->second = (__u64)BPF_CORE_READ((struct file *)object, private_data);
+	} else {
+		/* Every socket has an inode of its own, which has a new number (sock_alloc() in net/socket.c). */
+		if (kind == SOCK)
+			both = (void *)BPF_CORE_READ((struct sock *)object, sk_socket);
+		if (!both)
+			return 1;
+		inode = (void *)((__u64)both + bpf_core_field_offset(both->vfs_inode));
+		to->second = 0;
+	}
+	to->first = BPF_CORE_READ(inode, i_ino);
 	return 0;
 }

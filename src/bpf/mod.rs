@@ -49,7 +49,7 @@ pub use refusal::{Refusal, Step};
 #[cfg(feature = "bpf")]
 #[doc(hidden)]
 pub use trials::trials;
-pub(crate) use watched::{Clockwork, FilePage, Watched};
+pub(crate) use watched::{Clockwork, FilePage, Owned, SlabPage, Watched};
 #[cfg(not(feature = "bpf"))]
 #[doc(hidden)]
 pub use without::trials;

@@ -7,7 +7,7 @@ use crossbeam_channel::Receiver;
 
 use super::hints::{HintOptions, HintsError};
 use super::refusal::{Refusal, Step};
-use super::watched::{Clockwork, FilePage, SnapshotCounts, Watched};
+use super::watched::{Clockwork, FilePage, Owned, SlabPage, SnapshotCounts, Watched};
 use crate::hint::{Counts, HintProbe};
 use crate::sample::batch::Batch;
 use scxprof_recover::Wanted;
@@ -127,6 +127,18 @@ impl KernelMemory {
     }
 
     pub(crate) fn file(&mut self, _: u64) -> Option<FilePage> {
+        match *self {}
+    }
+
+    pub(crate) fn path(&mut self, _: u64) -> Option<Vec<u8>> {
+        match *self {}
+    }
+
+    pub(crate) fn slab(&mut self, _: u64) -> Option<SlabPage> {
+        match *self {}
+    }
+
+    pub(crate) fn owner(&mut self, _: u64, _: Owned) -> Option<(u64, u64)> {
         match *self {}
     }
 

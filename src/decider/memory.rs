@@ -153,12 +153,16 @@ impl MemoryNames<'_> {
     fn located_text(memory: MemoryId, located: Option<&Located>, pid: Option<u32>) -> String {
         match memory {
             MemoryId::Shared { scope: MemoryScope::Wakeups, ino, .. } => format!("wakeups of pair {ino}"),
-            MemoryId::Shared { scope: MemoryScope::Kernel, offset, .. } => format!("kernel memory {offset:#x}"),
+            MemoryId::Shared { scope: MemoryScope::Kernel, offset, .. } => {
+                let cache = located.and_then(|located| located.path.as_deref()).map(printable);
+                cache.map_or_else(|| format!("kernel memory {offset:#x}"), |cache| format!("slab {cache} {offset:#x}"))
+            }
             MemoryId::Shared { scope, ino, offset } => {
                 let path = located.and_then(|located| located.path.as_deref()).and_then(path_text);
+                let of = if located.is_some_and(|located| located.is_cached) { "[page cache] " } else { "" };
                 path.map_or_else(
                     || format!("{} {ino} + {offset:#x}", scope_text(scope)),
-                    |path| format!("{path}+{offset:#x}"),
+                    |path| format!("{of}{path}+{offset:#x}"),
                 )
             }
             MemoryId::Frame { phys } => format!("physical {phys:#x}"),

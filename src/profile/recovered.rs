@@ -6,7 +6,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde::{Deserialize, Serialize};
 
 use crate::sample::{Access, MemoryId, MemoryScope, Method, Sample};
@@ -17,6 +17,8 @@ const SLACK: u64 = 1_000_000_000;
 /// Lines that wait for their sample, and accesses of all of them: 40 MiB.
 const MAX_WAITING: usize = 1 << 16;
 const MAX_ACCESSES: usize = 1 << 18;
+/// Files with a path.
+const MAX_NAMED: usize = 1 << 16;
 /// The most bytes of a line; one with 64 accesses has some 6 KiB.
 const MAX_LINE: u64 = 64 << 10;
 
@@ -44,6 +46,12 @@ pub struct RecoveredAccess {
     /// Kernel code accessed a page of a file: its device, as `makedev` packs it, its inode number and the offset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<(u64, u64, u64)>,
+    /// Kernel code accessed an object: the name of its cache, and the physical address that stands for the object.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slab: Option<(String, u64)>,
+    /// The path of the file, at the first access that has it; bytes that are not UTF-8 are U+FFFD.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
 }
 
 /// The accesses of one sample.
@@ -87,25 +95,50 @@ pub fn method(name: &str) -> Option<Method> {
     Method::ALL.into_iter().find(|method| method.name() == name)
 }
 
+fn offset(memory: MemoryId) -> Option<u64> {
+    match memory {
+        MemoryId::Shared { offset, .. } => Some(offset),
+        _ => None,
+    }
+}
+
+/// What the memory of an access of kernel code is called.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Names<'a> {
+    /// Of an object, its cache.
+    pub slab: Option<&'a [u8]>,
+    /// Of a file in memory, its path.
+    pub path: Option<&'a [u8]>,
+}
+
 /// Writes the side file.
 #[derive(Debug)]
 pub struct RecoveredWriter<W: Write> {
     out: W,
     record: u64,
     line: Option<RecoveredSample>,
+    /// Files whose path was written.
+    named: FxHashSet<(MemoryScope, u64)>,
     failed: Option<std::io::Error>,
 }
 
 impl<W: Write> RecoveredWriter<W> {
     /// Writes to `out`, which should be buffered.
     pub fn new(out: W) -> Self {
-        Self { out, record: 0, line: None, failed: None }
+        Self { out, record: 0, line: None, named: FxHashSet::default(), failed: None }
     }
 
     /// Adds one access; those of a sample follow one another. `other_kind`: whether its page is one of a file or of shared memory,
-    /// if the mappings show something else ([`RecoveredAccess::unmapped`], [`RecoveredAccess::anonymous`]).
-    pub fn add(&mut self, sample: &Sample, other_kind: Option<bool>) {
+    /// if the mappings show something else ([`RecoveredAccess::unmapped`], [`RecoveredAccess::anonymous`]). `names`: see there.
+    pub fn add(&mut self, sample: &Sample, other_kind: Option<bool>, names: Names<'_>) {
         let Some(method) = sample.raw.method else { return };
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let is_new = match sample.memory {
+            Some(MemoryId::Shared { scope, ino, .. }) if names.path.is_some() => {
+                self.named.len() < MAX_NAMED && self.named.insert((scope, ino))
+            }
+            _ => false,
+        };
         if self.record != sample.record || self.line.is_none() {
             self.write_line();
             self.record = sample.record;
@@ -134,6 +167,8 @@ impl<W: Write> RecoveredWriter<W> {
                     }
                     _ => None,
                 },
+                slab: names.slab.map(text).zip(sample.memory.and_then(offset)),
+                path: names.path.filter(|_| is_new).map(text),
             });
         }
     }
@@ -258,6 +293,8 @@ mod tests {
             anonymous: false,
             unmapped: false,
             file: None,
+            slab: None,
+            path: None,
         };
         let mut text = Vec::new();
         for number in 0..lines {
@@ -302,7 +339,7 @@ mod tests {
             let mut text = Vec::new();
             let mut writer = RecoveredWriter::new(&mut text);
             let raw = RawSample { time: 5, cpu: 1, tid: 7, addr, method: Some(Method::AtIp), ..RawSample::default() };
-            writer.add(&Sample { raw, record: 1, memory: Some(memory), ..Sample::default() }, None);
+            writer.add(&Sample { raw, record: 1, memory: Some(memory), ..Sample::default() }, None, Names::default());
             writer.finish().unwrap();
             let accesses = Recovered::new(std::io::Cursor::new(text)).take(5, 1, 7);
             assert_eq!(accesses.iter().map(|access| access.file).collect::<Vec<_>>(), [expected]);
@@ -328,7 +365,7 @@ mod tests {
             ..Sample::default()
         };
         for sample in [access(1, 10, 0x10), access(1, 10, 0x20), access(3, 30, 0x30)] {
-            writer.add(&sample, None);
+            writer.add(&sample, None, Names::default());
         }
         writer.finish().unwrap();
         file.extend_from_slice(b"{\"time\":5");

@@ -143,6 +143,11 @@ impl Frames {
         flags
     }
 
+    /// Where the map of all memory has a physical address.
+    pub(crate) fn address(&self, phys: u64) -> u64 {
+        self.base.saturating_add(phys)
+    }
+
     /// The address of the `struct page` of a physical address; `None` if that is not known.
     pub(crate) fn page(&self, phys: u64) -> Option<u64> {
         self.pages?.checked_add(phys / PAGE_SIZE * STRUCT_PAGE)

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use super::kernel_names::KernelNames;
 use super::mappings::Mappings;
 use super::maps::Maps;
 use super::symbols::Modules;
-use crate::sample::{CodeAddr, MemoryId};
+use crate::sample::{CodeAddr, MemoryId, MemoryScope};
 
 /// The mappings of processes, those of ended ones as they were last.
 #[derive(Debug, Clone, Default)]
@@ -16,6 +17,7 @@ pub struct AddressSpaces {
     private: FxHashMap<u32, (u32, Arc<Mappings>)>,
     /// Those of processes that touched no private memory.
     others: Vec<Arc<Mappings>>,
+    kernel_names: KernelNames,
 }
 
 /// Where a byte of memory lies, as far as it is known.
@@ -25,8 +27,11 @@ pub(crate) struct Located {
     pub(crate) pid: Option<u32>,
     /// `[heap]` or `[stack]` of it.
     pub(crate) area: Option<&'static str>,
-    /// The file or shared memory that is mapped, as the kernel prints its path, any bytes.
+    /// The file or shared memory that is mapped, as the kernel prints its path, any bytes; of memory of the kernel, the cache of the
+    /// object.
     pub(crate) path: Option<Arc<[u8]>>,
+    /// No process maps it.
+    pub(crate) is_cached: bool,
     /// Where it is in the image of a program or library, if it is one of its variables: [`super::symbolize`] says that.
     pub(crate) image: Option<CodeAddr>,
 }
@@ -35,7 +40,7 @@ impl AddressSpaces {
     /// Those of all processes that are known, for the names of what lies in them.
     #[must_use]
     pub(crate) fn of(maps: &Maps) -> Self {
-        let mut all = Self::default();
+        let mut all = Self { kernel_names: maps.kernel_names.clone(), ..Self::default() };
         for (space, pid, table) in maps.tables() {
             match space {
                 Some(space) => drop(all.private.insert(space, (pid, table))),
@@ -73,7 +78,14 @@ impl AddressSpaces {
         }
         for (memory, located) in &mut located {
             match *memory {
-                MemoryId::Shared { scope, ino, .. } => located.path = paths.get(&(scope, ino)).cloned().flatten(),
+                MemoryId::Shared { scope: MemoryScope::Kernel, .. } => {
+                    located.path = self.kernel_names.cache(*memory).cloned();
+                }
+                MemoryId::Shared { scope, ino, .. } => {
+                    let mapped = paths.get(&(scope, ino)).cloned().flatten();
+                    located.is_cached = mapped.is_none();
+                    located.path = mapped.or_else(|| self.kernel_names.file(*memory).cloned());
+                }
                 MemoryId::Private { space, addr } => {
                     let Some((pid, table)) = self.private.get(&space) else { continue };
                     located.pid = Some(*pid);

@@ -8,6 +8,7 @@ pub(crate) mod cgroups;
 pub(crate) mod code;
 pub(crate) mod frames;
 pub(crate) mod identity;
+mod kernel_names;
 pub(crate) mod mapping;
 pub(crate) mod mappings;
 pub(crate) mod maps;
@@ -18,6 +19,7 @@ pub(crate) mod threads;
 mod unwind;
 
 pub use cgroups::Cgroups;
+pub(crate) use kernel_names::KernelNames;
 pub(crate) use mapping::Mapping;
 pub(crate) use maps::Maps;
 pub use memory_name::AddressSpaces;

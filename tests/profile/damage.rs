@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use scxprof::sample::{Method, RawSample, Sample, Source};
 use scxprof::testing::profile::hints::{self, HintRecord, Hints};
 use scxprof::testing::profile::jsonl;
-use scxprof::testing::profile::recovered::{Recovered, RecoveredWriter};
+use scxprof::testing::profile::recovered::{Names, Recovered, RecoveredWriter};
 use scxprof::testing::profile::{Item, PerfData, Profile};
 
 use super::compressed::{compressed, Zstd};
@@ -85,7 +85,11 @@ fn every_prefix_of_lines_gives_its_whole_lines() {
     let mut writer = RecoveredWriter::new(&mut recovered);
     for (sample, path) in collect.samples.iter().zip(&collect.paths).take(5) {
         lines.write(sample, path.as_deref(), None).unwrap();
-        writer.add(&Sample { raw: RawSample { method: Some(Method::Emulated), ..sample.raw }, ..*sample }, None);
+        writer.add(
+            &Sample { raw: RawSample { method: Some(Method::Emulated), ..sample.raw }, ..*sample },
+            None,
+            Names::default(),
+        );
         let hint = HintRecord {
             tid: sample.raw.tid,
             pid: sample.raw.pid,

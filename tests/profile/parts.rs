@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use scxprof::profile::Profile;
 use scxprof::sample::{Method, RawSample, Sample, Source};
-use scxprof::testing::profile::recovered::RecoveredWriter;
+use scxprof::testing::profile::recovered::{Names, RecoveredWriter};
 use serde_json::{json, Value};
 use tempfile::TempDir;
 
@@ -30,7 +30,7 @@ fn of_timer() -> (TempDir, PathBuf, Collect) {
             raw: RawSample { method: Some(Method::Emulated), addr: sample.raw.addr + 64, size: 8, ..sample.raw },
             ..*sample
         };
-        writer.add(sample, None);
+        writer.add(sample, None, Names::default());
     }
     writer.finish().unwrap();
     meta::write(dir.path(), &json!({ "address_from": "UserByMode" }));

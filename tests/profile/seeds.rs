@@ -5,7 +5,7 @@ use std::path::Path;
 use scxprof::sample::{Method, RawSample, Sample, Source};
 use scxprof::testing::profile::hints::{self, HintRecord};
 use scxprof::testing::profile::jsonl;
-use scxprof::testing::profile::recovered::RecoveredWriter;
+use scxprof::testing::profile::recovered::{Names, RecoveredWriter};
 
 use super::compressed::{compressed, Zstd};
 use super::made::{self, Order};
@@ -35,8 +35,11 @@ fn jsonl() -> Vec<(&'static str, Vec<u8>)> {
     let mut writer = RecoveredWriter::new(&mut recovered);
     for (sample, path) in collect.samples.iter().zip(&collect.paths).take(4) {
         lines.write(sample, path.as_deref(), None).unwrap();
-        writer
-            .add(&Sample { raw: RawSample { method: Some(Method::Emulated), size: 8, ..sample.raw }, ..*sample }, None);
+        writer.add(
+            &Sample { raw: RawSample { method: Some(Method::Emulated), size: 8, ..sample.raw }, ..*sample },
+            None,
+            Names::default(),
+        );
     }
     writer.finish().unwrap();
     let mut hints = HINTS.to_vec();

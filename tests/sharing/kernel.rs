@@ -139,8 +139,9 @@ fn processes_that_share_only_through_the_kernel_are_together() {
 }
 
 #[test]
-fn connections_are_apart_though_the_kernel_reuses_the_memory_of_their_packets() {
-    check("sharing through connections", &[("loopback", Strangers::Nobody)]);
+fn connections_and_events_are_apart_though_the_kernel_reuses_the_memory_of_messages() {
+    let alone = |name| (name, Strangers::Nobody);
+    check("sharing through connections", &[alone("loopback"), alone("unixes"), alone("events")]);
 }
 
 #[test]

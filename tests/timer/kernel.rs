@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use scxprof::profile::Profile;
-use scxprof::sample::{CpuMode, MemoryId, Sample, PAGE_SIZE};
+use scxprof::sample::{CpuMode, MemoryId, MemoryScope, Sample, PAGE_SIZE};
 use scxprof::session::{HostOptions, Progress};
 use scxprof::testing::sampler::Target;
 
@@ -77,7 +77,7 @@ fn copies(test: &str, freq: Option<u32>) {
     };
     let recovered = recovery(&outcome);
     println!("{test}: {recovered:?}, {:?}, {:?}", outcome.loss, outcome.notes);
-    let (mut user, mut of_file, mut others) = (0, 0, 0);
+    let (mut user, mut of_file, mut others, mut objects) = (0, 0, 0, 0);
     for thread in &running.threads {
         let buffer = |group: &str| running.buffers.get(&(thread.pid, group.to_owned())).unwrap();
         let other = if thread.group == "left" { "right-file" } else { "left-file" };
@@ -96,17 +96,24 @@ fn copies(test: &str, freq: Option<u32>) {
                 of_file += 1;
             } else {
                 assert_eq!(other.offset(phys), None, "{test}: {sample:x?} is of the other thread's file");
-                assert_eq!(sample.memory, Some(MemoryId::kernel(phys)), "{test}: {sample:x?}");
+                let Some(MemoryId::Shared { scope, ino, offset }) = sample.memory else {
+                    panic!("{test}: {sample:x?}")
+                };
+                // An object begins where it does, or before.
+                let is_of_object = ino > 0 && offset < phys && phys - offset < PAGE_SIZE;
+                assert!(scope == MemoryScope::Kernel && (offset == phys || is_of_object), "{test}: {sample:x?}");
+                objects += u64::from(ino > 0);
                 others += 1;
             }
         }
     }
-    println!("{test}: {user} accesses of the buffers, {of_file} of the files, {others} of other memory");
+    println!("{test}: {user} accesses of the buffers, {of_file} of the files, {others} of other memory, {objects} of these of objects");
     if recovered.kernel_samples < 300 {
         println!("SKIP: {test}: only {} samples of kernel code", recovered.kernel_samples);
         return;
     }
     assert!(user >= 50 && of_file >= 50, "{test}");
+    assert!(objects > 0 || others < 50, "{test}: no cache of objects is known");
     let none: u64 = recovered.kernel_unrecovered.values().sum();
     assert_eq!(recovered.kernel_samples, recovered.kernel_recovered + none);
     assert_eq!(outcome.loss.in_kernel, 0);
@@ -139,7 +146,8 @@ fn a_recording_gives_the_same_accesses_again() {
     let (mut profile, mut again) = (Profile::open(directory.path()).unwrap(), Collect::default());
     replay(&mut profile, 64 << 20, &mut again);
     let is_of_file = |sample: &&Sample| {
-        sample.raw.addr >= 1 << 63 && sample.memory.is_some_and(|memory| memory != MemoryId::kernel(sample.raw.phys))
+        let is_of_file = |memory| !matches!(memory, MemoryId::Shared { scope: MemoryScope::Kernel, .. });
+        sample.raw.addr >= 1 << 63 && sample.memory.is_some_and(is_of_file)
     };
     let of_files = got.samples.iter().filter(is_of_file).count();
     println!("{test}: {of_files} of {} accesses are of files in memory", got.samples.len());

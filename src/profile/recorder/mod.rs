@@ -20,7 +20,7 @@ use super::error::{ProfileError, FORMAT};
 use super::features;
 use super::hints::HintRecord;
 use super::meta::{self, Meta, MetaEvent};
-use super::recovered::RecoveredWriter;
+use super::recovered::{Names, RecoveredWriter};
 use super::snapshot::Snapshot;
 use super::strip;
 use super::tracing;
@@ -166,10 +166,10 @@ impl Recorder {
     }
 
     /// Writes an access to recovered.jsonl; those of a sample follow one another. `other_kind`: its page is one of a file or of
-    /// shared memory, or is none, but the mappings show another kind of memory.
-    pub(crate) fn access(&self, access: &Sample, other_kind: Option<bool>) {
+    /// shared memory, or is none, but the mappings show another kind of memory. `names`: of the kernel's memory.
+    pub(crate) fn access(&self, access: &Sample, other_kind: Option<bool>, names: Names<'_>) {
         if let Some(recovered) = &mut self.lock().recovered {
-            recovered.add(access, other_kind);
+            recovered.add(access, other_kind, names);
         }
     }
 

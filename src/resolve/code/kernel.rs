@@ -9,7 +9,7 @@ use std::sync::Arc;
 use regex::bytes::Regex;
 
 use super::{Origin, Window};
-use crate::bpf::{FilePage, KernelMemory};
+use crate::bpf::{FilePage, KernelMemory, Owned, SlabPage};
 use crate::host::kallsyms::{self, KallsymsError};
 use scxprof_base::cache::Cache;
 use scxprof_base::tables::Tables;
@@ -32,6 +32,29 @@ const BOOKKEEPING: &str =
     "slab|kmem_cache|kmalloc|kfree|rmqueue|alloc_pages|free_pages|frozen_page|page_from_freelist|memcg\
                            |mem_cgroup|obj_cgroup|objcg|obj_stock|charge|page_counter|protected_usage|rstat";
 
+/// The names of functions that make an object or end it, or a part of one, and of those that fill memory with zeros: lib/, mm/,
+/// kernel/locking/, net/core/sock.c, net/unix/af_unix.c, fs/inode.c, fs/dcache.c, fs/file_table.c, fs/pipe.c.
+const MAKING: &str = r"^(memset\w*|clear_page\w*|__mutex_init|\w*init_key|__init_\w+|\w+_init_once|\w*_init_always\w*|sk_alloc|sk_prot_alloc|sk_clone\w*|sock_init_data\w*|unix_create1|unix_release_sock|\w*sk_destruct|sk_free|inet_csk_clone_lock|tcp_create_openreq_child|alloc_inode|destroy_inode|__d_alloc|init_file|alloc_empty_file|alloc_pipe_info|free_pipe_info|ep_alloc|dup_fd|dup_mm|copy_process|copy_signal)$";
+
+/// The names of functions that work with what threads use for a moment, or what all of them use: messages, routes and devices of the
+/// network (net/core/skbuff.c, net/core/dev.c, net/core/dst.c, net/core/neighbour.c, net/ipv4), the directories and mounts on
+/// the way to a file (fs/namei.c, fs/dcache.c, fs/namespace.c), and what a file system has for all of its files: blocks, journals,
+/// directories (fs/buffer.c, fs/jbd2, fs/ext4/namei.c, fs/ext4/ialloc.c, fs/ext4/mballoc.c, fs/xfs, fs/btrfs/ctree.c).
+const COMMON: &str = r"^((__)?alloc_skb\w*|(__)?skb_clone|__copy_skb_header|skb_release_\w+|(__)?kfree_skb\w*|consume_skb|skb_copy_\w+|__skb_datagram_iter|napi_\w+|dst_\w+|\w+_dst_check|ipv[46]_mtu|ip6?_(mtu|skb_dst_mtu|finish_output\w*|output|rcv\w*|local_deliver\w*|forward)|(__)?(neigh|fib|dev|netif|netdev|qdisc|nf)_\w+|validate_xmit_\w+|loopback_xmit|eth_\w+|process_backlog|enqueue_to_backlog|mntget|mntput\w*|(__)?d_\w+|dput|dget\w*|lockref_\w+|link_path_walk\w*|\w+_permission|may_open|lookup_\w+|path_\w+|walk_component|step_into\w*|pick_link|filename_\w+|find_get_block\w*|(__)?(find_get_block|bread|brelse|bforget)\w*|mark_buffer_\w+|(__)?jbd2_\w+|start_this_handle|(__)?ext4_(journal|handle_dirty|new_inode|find|add|search|check|insert|delete|generic_delete|lookup|create|unlink|mkdir|rmdir|rename|link|orphan|free|get_group|inode_table|get_inode_loc|mb|has_free|claim_free|evict)\w*|add_dirent_to_buf|recently_deleted|xlog_\w+|xfs_(trans|log|buf|da|dir|ialloc|alloc|inobt|perag|iunlink|create|remove|lookup)\w*|btrfs_(search|insert|del|release|lock|unlock|transaction|join|commit|lookup|create|unlink)\w*)$";
+
+/// What a function does with memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FunctionKind {
+    /// It works with it.
+    Work,
+    /// It makes an object or ends it.
+    Making,
+    /// It works with what is a thread's for a moment, or what all threads use.
+    Common,
+    /// It takes memory and gives it back, or counts it.
+    Bookkeeping,
+}
+
 /// A function, up to the next one of its module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Function {
@@ -39,7 +62,7 @@ struct Function {
     start: u32,
     /// The number of its module.
     module: u16,
-    is_bookkeeping: bool,
+    kind: FunctionKind,
 }
 
 /// The kernel's functions, in order.
@@ -49,7 +72,8 @@ struct Functions(Vec<Function>);
 impl Functions {
     fn read(procfs: &Path) -> Result<Self, KallsymsError> {
         let failed = |source| KallsymsError::Read { path: procfs.join("kallsyms"), source };
-        let bookkeeping = Regex::new(BOOKKEEPING).map_err(|error| failed(io::Error::other(error)))?;
+        let regex = |names| Regex::new(names).map_err(|error| failed(io::Error::other(error)));
+        let (bookkeeping, making, common) = (regex(BOOKKEEPING)?, regex(MAKING)?, regex(COMMON)?);
         let mut functions = Vec::new();
         let mut modules: Vec<Box<[u8]>> = Vec::new();
         let text = kallsyms::open(procfs).map_err(failed)?;
@@ -63,8 +87,16 @@ impl Functions {
                 modules.push(module.into());
             }
             let module = if module == BPF { u16::MAX } else { u16::try_from(modules.len()).unwrap_or(u16::MAX) };
-            let is_bookkeeping = bookkeeping.is_match(symbol.name);
-            functions.push(Function { start, module, is_bookkeeping });
+            let kind = if making.is_match(symbol.name) {
+                FunctionKind::Making
+            } else if common.is_match(symbol.name) {
+                FunctionKind::Common
+            } else if bookkeeping.is_match(symbol.name) {
+                FunctionKind::Bookkeeping
+            } else {
+                FunctionKind::Work
+            };
+            functions.push(Function { start, module, kind });
             ControlFlow::Continue(())
         });
         read.map_err(failed)?;
@@ -135,10 +167,25 @@ impl KernelCode {
         self.memory.file(page)
     }
 
-    /// True for code of the kernel's allocators, and of its accounting of memory.
+    /// The path of the file that a page is of, in its file system, by the address of its `struct page`.
+    pub(crate) fn path(&mut self, page: u64) -> Option<Vec<u8>> {
+        self.memory.path(page)
+    }
+
+    /// The cache of objects that a page is of, by the address of its `struct page`; `None` if it is of none.
+    pub(crate) fn slab(&mut self, page: u64) -> Option<SlabPage> {
+        self.memory.slab(page)
+    }
+
+    /// Whose the object at an address is now; `None` if it is nobody's.
+    pub(crate) fn owner(&mut self, object: u64, kind: Owned) -> Option<(u64, u64)> {
+        self.memory.owner(object, kind)
+    }
+
+    /// What the function with that instruction does.
     #[must_use]
-    pub fn is_bookkeeping(&self, ip: u64) -> bool {
-        self.functions.find(ip).is_some_and(|(function, _)| function.is_bookkeeping)
+    pub fn kind(&self, ip: u64) -> FunctionKind {
+        self.functions.find(ip).map_or(FunctionKind::Work, |(function, _)| function.kind)
     }
 
     fn read(&mut self, around: Range<u64>, function: Range<u64>) -> Option<Window> {
@@ -174,6 +221,39 @@ mod tests {
     use super::*;
 
     #[test]
+    fn functions_are_known_by_their_names() {
+        let is = |names: &str, name: &str| Regex::new(names).unwrap().is_match(name.as_bytes());
+        for name in
+            ["memset_orig", "__mutex_init", "timer_init_key", "inode_init_once", "sock_init_data_uid", "alloc_inode"]
+        {
+            assert!(is(MAKING, name), "{name}");
+        }
+        for name in [
+            "__alloc_skb",
+            "skb_release_data",
+            "dst_release",
+            "__dev_queue_xmit",
+            "ip_finish_output2",
+            "__d_lookup_rcu",
+            "mntput",
+        ] {
+            assert!(is(COMMON, name), "{name}");
+        }
+        // These work with sockets, open files, tables of files and queues.
+        for name in [
+            "release_sock",
+            "sock_alloc_send_pskb",
+            "alloc_fd",
+            "tcp_sendmsg_locked",
+            "skb_set_owner_w",
+            "fput",
+            "ep_poll",
+        ] {
+            assert!(!is(MAKING, name) && !is(COMMON, name), "{name}");
+        }
+    }
+
+    #[test]
     fn a_function_ends_at_the_next_one_of_its_module() {
         let dir = tempfile::tempdir().unwrap();
         let text = "ffffffff81000300 T after\n\
@@ -199,8 +279,8 @@ mod tests {
         std::fs::write(dir.path().join("kallsyms"), "0000000000000000 T _text\n").unwrap();
         let hidden = Functions::read(dir.path()).unwrap_err();
         assert!(hidden.to_string().contains("CAP_SYSLOG"), "{hidden}");
-        let is_bookkeeping = |ip| functions.find(ip).is_some_and(|(function, _)| function.is_bookkeeping);
-        assert!(is_bookkeeping(0xffff_ffff_8100_0100));
-        assert!(!is_bookkeeping(0xffff_ffff_8100_0000));
+        let kind = |ip| functions.find(ip).map(|(function, _)| function.kind);
+        assert_eq!(kind(0xffff_ffff_8100_0100), Some(FunctionKind::Bookkeeping));
+        assert_eq!(kind(0xffff_ffff_8100_0000), Some(FunctionKind::Work));
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::identity::{Identities, Shown};
+use super::kernel_names::KernelNames;
 use super::mapping::Mapping;
 use super::mappings::Mappings;
 use super::threads::is_named;
@@ -94,6 +95,8 @@ pub struct Maps {
     /// Grows whenever any table changes.
     changes: u64,
     identities: Identities,
+    /// Of what no process maps.
+    pub(crate) kernel_names: KernelNames,
     counts: MapCounts,
     /// The last results for a recording: most addresses are in the mapping of an earlier one.
     spots: Spots,
@@ -125,6 +128,7 @@ impl Maps {
             spaces: 0,
             clock: 0,
             changes: 0,
+            kernel_names: KernelNames::default(),
             identities: Identities::default(),
             counts: MapCounts::default(),
             spots: Spots::default(),

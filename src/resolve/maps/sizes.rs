@@ -20,5 +20,6 @@ impl Maps {
         tables.set("mappings of ended processes", self.ended.len(), bytes);
         tables.set("paths of mappings", self.paths.len(), self.path_bytes);
         self.identities.measure(tables);
+        self.kernel_names.measure(tables);
     }
 }

@@ -3,6 +3,7 @@
 mod accesses;
 mod cgroups;
 mod hints;
+mod judge;
 mod kernel;
 #[allow(clippy::module_inception)]
 mod namer;

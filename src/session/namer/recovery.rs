@@ -4,7 +4,8 @@ use std::path::Path;
 
 use rustc_hash::FxHashMap;
 
-use super::kernel::{KernelRecovery, Place};
+use super::judge::{Nobodys, Place};
+use super::kernel::KernelRecovery;
 use super::unresolved::Unresolved;
 use crate::bpf::WantedMap;
 use crate::host::clock::monotonic_ns;
@@ -220,9 +221,13 @@ impl Recoverer {
             return;
         }
         self.found.clear();
+        let mut nobodys = None;
         for &candidate in outcome.candidates {
-            self.found.push(match bookkeeping.place(&candidate, sample.raw.cpu, time) {
-                Place::Nobodys => continue,
+            self.found.push(match bookkeeping.place(&candidate, sample.raw.cpu, time, &mut maps.kernel_names) {
+                Place::Nobodys(why) => {
+                    nobodys = Some(why);
+                    continue;
+                }
                 Place::Kernel(phys, file) => (candidate, phys, Some(file.unwrap_or(MemoryId::kernel(phys))), None),
                 Place::User => {
                     let page = self.pagemap.page(pid, space, candidate.addr, time, false).ok();
@@ -231,7 +236,8 @@ impl Recoverer {
             });
         }
         if self.found.is_empty() {
-            *self.counts.kernel_unrecovered.entry("the kernel's own").or_default() += 1;
+            let reason = nobodys.map_or(Unrecovered::NoOperand.name(), Nobodys::name);
+            *self.counts.kernel_unrecovered.entry(reason).or_default() += 1;
             return;
         }
         self.counts.kernel_recovered += 1;

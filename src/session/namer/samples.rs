@@ -3,7 +3,7 @@
 use super::accesses::Accesses;
 use super::namer::Namer;
 use super::wakeups::{Wakeups, Woken};
-use crate::profile::recovered;
+use crate::profile::recovered::{self, Names};
 use crate::resolve::threads::Thread;
 use crate::resolve::{Maps, Modules};
 use crate::sample::batch::UserContext;
@@ -188,7 +188,7 @@ impl Namer {
         let before = ready.len();
         recoverer.recover(sample, context, maps, |access, other_kind, maps| {
             if let Some(recorder) = recorder {
-                recorder.access(&access, other_kind);
+                recorder.access(&access, other_kind, names_of(&access, maps));
             }
             ready.push(Sample { code: locate(modules, maps, &access, access.raw.ip), ..access });
         });
@@ -207,7 +207,10 @@ impl Namer {
             let memory = if access.addr >= KERNEL_HALF {
                 let of_file =
                     |(dev, ino, offset)| MemoryId::Shared { scope: MemoryScope::from_number(dev), ino, offset };
-                Some(access.file.map_or_else(|| MemoryId::kernel(access.phys), of_file))
+                let of_object =
+                    |(cache, at): &(String, u64)| MemoryId::kernel_object(maps.kernel_names.number(cache), *at);
+                let object = access.slab.as_ref().map(of_object);
+                Some(access.file.map_or_else(|| object.unwrap_or(MemoryId::kernel(access.phys)), of_file))
             } else if access.unmapped {
                 // The mappings may be known by now.
                 let memory = maps.memory(sample.raw.pid, access.addr, access.phys);
@@ -215,6 +218,9 @@ impl Namer {
             } else {
                 maps.place_of_page(sample.raw.pid, access.addr, access.phys, access.anonymous.then_some(false)).0
             };
+            if let (Some(memory), Some(path)) = (memory, &access.path) {
+                maps.kernel_names.add_file(memory, path.as_bytes());
+            }
             ready.push(Sample {
                 raw: RawSample {
                     ip: access.ip,
@@ -273,4 +279,11 @@ impl Namer {
         let raw = RawSample { pid, tid, cgroup, ..RawSample::default() };
         Some(Sample { raw, thread: index, comm: Some(comm), hint, ..Sample::default() })
     }
+}
+
+/// What memory that kernel code accesses is called.
+fn names_of<'a>(access: &Sample, maps: &'a Maps) -> Names<'a> {
+    let Some(memory) = access.memory.filter(|_| access.raw.addr >= KERNEL_HALF) else { return Names::default() };
+    let names = &maps.kernel_names;
+    Names { slab: names.cache(memory).map(|name| &**name), path: names.file(memory).map(|path| &**path) }
 }

@@ -19,7 +19,8 @@ pub enum MemoryScope {
     Ipc(u32),
     /// No memory: pairs of threads that wake each other, which are numbered.
     Wakeups,
-    /// Memory that kernel code accesses for a thread, by its physical address: the offset in inode 0.
+    /// Memory that kernel code accesses for a thread, by its physical address, which is the offset. The inode is the number of the
+    /// cache that an object is of, as the session counts them, or 0 for what is no such object.
     Kernel,
 }
 
@@ -98,7 +99,13 @@ impl MemoryId {
     /// The memory of the kernel at a physical address.
     #[must_use]
     pub fn kernel(phys: u64) -> Self {
-        Self::Shared { scope: MemoryScope::Kernel, ino: 0, offset: phys }
+        Self::kernel_object(0, phys)
+    }
+
+    /// The same for an object of that cache.
+    #[must_use]
+    pub fn kernel_object(cache: u64, phys: u64) -> Self {
+        Self::Shared { scope: MemoryScope::Kernel, ino: cache, offset: phys }
     }
 
     /// The granule of `size` bytes (a power of two, such as [`LINE_SIZE`] or [`PAGE_SIZE`]) that contains the byte.
