@@ -16,7 +16,7 @@ use scxprof_recover::{Unrecovered, KERNEL_HALF};
 const MAX_TASKS: usize = 1 << 16;
 /// The owner of an object that has none.
 pub(super) const NOBODY: (u64, u64) = (0, 0);
-/// An object counts from its so manieth access on: what is made and ended all the time seldom lives to have them.
+/// An object counts from this access on: what is made and ended all the time seldom lives to have as many.
 const PROVEN: u8 = 3;
 
 /// Where an access of kernel code goes.
@@ -271,6 +271,10 @@ impl Judge {
         let new = Users { cpu: Some(cpu), owner: object.owner, accesses: 0, fate: Fate::Stays };
         let before = self.users.get(&object.start).copied();
         let mut users = before.unwrap_or(new);
+        if users.owner == Some(NOBODY) && object.owner != users.owner {
+            // A connection begins before a process accepts it.
+            users = Users { fate: users.fate, ..new };
+        }
         let is_made = how == FunctionKind::Making;
         let is_common = how == FunctionKind::Common || object.kind == Kind::Common;
         users.fate = match users.fate {
@@ -412,6 +416,15 @@ mod tests {
         let reused = Place::Nobodys(Nobodys::Reused);
         assert_eq!([at(0x1000, owner(8), 0), at(0x1000, owner(8), 1), at(0x1000, owner(8), 0)], [reused; 3]);
         assert_eq!([at(0x2000, owner(7), 0), at(0x2000, Some(NOBODY), 1), at(0x2000, owner(7), 0)][1..], [reused; 2]);
+        // A connection that is accepted meanwhile, and then closed.
+        assert_eq!(
+            [at(0x5000, Some(NOBODY), 0), at(0x5000, owner(9), 1), at(0x5000, owner(9), 1)],
+            [ONE_CPU, NEW, NEW]
+        );
+        assert_eq!(
+            [at(0x5000, owner(9), 0), at(0x5000, Some(NOBODY), 0), at(0x5000, owner(9), 0)],
+            [kept(0x5000), reused, reused]
+        );
         let message = Object { start: 0x3000, size: 0x100, cache: 4, kind: Kind::of("skbuff_head_cache"), owner: None };
         for cpu in 0..3 {
             assert_eq!(judge.object(0x3040, message, cpu, FunctionKind::Work), Place::Nobodys(Nobodys::Common));

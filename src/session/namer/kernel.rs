@@ -21,6 +21,8 @@ use scxprof_recover::{Candidate, CodeSource, CodeWindow, KernelSnapshot, Recover
 
 /// How long the file of a page is valid, ns.
 const FILE_LIFE: u64 = 1_000_000_000;
+/// Mounts by which files get the beginning of their paths; the files of others are named from the root of their file system.
+const MAX_MOUNTS: usize = 1 << 12;
 /// Bytes of a `task_struct` if the kernel does not say.
 const TASK: u64 = 8 << 10;
 
@@ -52,7 +54,7 @@ pub(in crate::session) struct KernelRecovery {
 fn mounts(procfs: &Path) -> FxHashMap<u64, Vec<u8>> {
     let text = std::fs::read(procfs.join("self/mountinfo")).unwrap_or_default();
     let mut points = FxHashMap::default();
-    for mount in mountinfo::parse(&text).filter(|mount| mount.root == b"/") {
+    for mount in mountinfo::parse(&text).filter(|mount| mount.root == b"/").take(MAX_MOUNTS) {
         // That of the root would make two.
         let point = mount.point.into_os_string().into_vec();
         points.entry(mount.dev).or_insert(if point == b"/" { Vec::new() } else { point });
@@ -67,7 +69,7 @@ impl KernelRecovery {
     /// What the kernel does not allow or have.
     pub(in crate::session) fn new(procfs: &Path, sysfs: &Path, cpus: &[u32], memory: usize) -> Result<Self, NoKernel> {
         let mut reader = KernelMemory::load()?;
-        // An entry, as each of what CPUs accessed, has some 40 bytes with its slot in the table.
+        // An entry has some 40 bytes with its slot in the table.
         let frames = Frames::new(&mut reader, procfs, cpus, memory / 8 / 40)?;
         let code = KernelCode::new(reader, procfs, memory / 4)?;
         let size = std::fs::read_to_string(sysfs.join("kernel/slab/task_struct/object_size"));
