@@ -20,6 +20,7 @@ mod hint_watch;
 mod hints;
 #[cfg(feature = "bpf")]
 mod kernel_memory;
+mod kernel_page;
 #[cfg(feature = "bpf")]
 mod map;
 #[cfg(feature = "bpf")]
@@ -42,6 +43,7 @@ pub(crate) use hint_watch::HintWatch;
 pub use hints::{HintOptions, HintsError, MapRef, MapRefError};
 #[cfg(feature = "bpf")]
 pub(crate) use kernel_memory::KernelMemory;
+pub(crate) use kernel_page::{FilePage, Owned};
 #[cfg(feature = "bpf")]
 pub(crate) use operand::{SnapshotOutputs, Snapshots, WantedMap};
 #[doc(hidden)]
@@ -49,7 +51,7 @@ pub use refusal::{Refusal, Step};
 #[cfg(feature = "bpf")]
 #[doc(hidden)]
 pub use trials::trials;
-pub(crate) use watched::{Clockwork, FilePage, Owned, SlabPage, Watched};
+pub(crate) use watched::{Clockwork, Watched};
 #[cfg(not(feature = "bpf"))]
 #[doc(hidden)]
 pub use without::trials;

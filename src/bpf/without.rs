@@ -6,8 +6,9 @@ use std::sync::Arc;
 use crossbeam_channel::Receiver;
 
 use super::hints::{HintOptions, HintsError};
+use super::kernel_page::{FilePage, Owned, SlabPage};
 use super::refusal::{Refusal, Step};
-use super::watched::{Clockwork, FilePage, Owned, SlabPage, SnapshotCounts, Watched};
+use super::watched::{Clockwork, SnapshotCounts, Watched};
 use crate::hint::{Counts, HintProbe};
 use crate::sample::batch::Batch;
 use scxprof_recover::Wanted;

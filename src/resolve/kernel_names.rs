@@ -38,7 +38,7 @@ impl KernelNames {
         number
     }
 
-    /// Notes the path of the file that memory is of; the first one stays.
+    /// Notes the path of the file that memory is of, empty for none; the first one stays.
     pub(crate) fn add_file(&mut self, memory: MemoryId, path: &[u8]) {
         let MemoryId::Shared { scope, ino, .. } = memory else { return };
         if self.files.len() < MAX_FILES && self.bytes + path.len() <= MAX_BYTES && !self.knows_file(memory) {
@@ -47,9 +47,9 @@ impl KernelNames {
         }
     }
 
-    /// True if the path of the file that memory is of is known, or there is no room for it.
+    /// True if the path of the file that memory is of was noted, or there is no room for it.
     pub(crate) fn knows_file(&self, memory: MemoryId) -> bool {
-        self.files.len() >= MAX_FILES || self.file(memory).is_some()
+        self.files.len() >= MAX_FILES || self.noted(memory).is_some()
     }
 
     /// The cache that memory is of.
@@ -62,6 +62,10 @@ impl KernelNames {
 
     /// The path of the file that memory is of.
     pub(crate) fn file(&self, memory: MemoryId) -> Option<&Arc<[u8]>> {
+        self.noted(memory).filter(|path| !path.is_empty())
+    }
+
+    fn noted(&self, memory: MemoryId) -> Option<&Arc<[u8]>> {
         match memory {
             MemoryId::Shared { scope, ino, .. } => self.files.get(&(scope, ino)),
             _ => None,
@@ -105,6 +109,8 @@ mod tests {
         names.add_file(MemoryId::Frame { phys: 0 }, b"/srv/c");
         assert_eq!(names.file(file(7)).map(|path| &**path), Some(&b"/srv/a"[..]));
         assert_eq!((names.knows_file(file(7)), names.knows_file(file(8)), names.file(file(8))), (true, false, None));
+        names.add_file(file(9), b"");
+        assert_eq!((names.knows_file(file(9)), names.file(file(9))), (true, None), "it has none");
         for ino in 0..2 * MAX_FILES as u64 {
             names.add_file(file(ino), &[b'x'; 300]);
         }

@@ -6,10 +6,10 @@ use std::ops::{ControlFlow, Range};
 use std::path::Path;
 use std::sync::Arc;
 
-use regex::bytes::Regex;
+use regex::bytes::RegexSet;
 
 use super::{Origin, Window};
-use crate::bpf::{FilePage, KernelMemory, Owned, SlabPage};
+use crate::bpf::KernelMemory;
 use crate::host::kallsyms::{self, KallsymsError};
 use scxprof_base::cache::Cache;
 use scxprof_base::tables::Tables;
@@ -72,8 +72,7 @@ struct Functions(Vec<Function>);
 impl Functions {
     fn read(procfs: &Path) -> Result<Self, KallsymsError> {
         let failed = |source| KallsymsError::Read { path: procfs.join("kallsyms"), source };
-        let regex = |names| Regex::new(names).map_err(|error| failed(io::Error::other(error)));
-        let (bookkeeping, making, common) = (regex(BOOKKEEPING)?, regex(MAKING)?, regex(COMMON)?);
+        let sets = RegexSet::new([MAKING, COMMON, BOOKKEEPING]).map_err(|error| failed(io::Error::other(error)))?;
         let mut functions = Vec::new();
         let mut modules: Vec<Box<[u8]>> = Vec::new();
         let text = kallsyms::open(procfs).map_err(failed)?;
@@ -87,14 +86,11 @@ impl Functions {
                 modules.push(module.into());
             }
             let module = if module == BPF { u16::MAX } else { u16::try_from(modules.len()).unwrap_or(u16::MAX) };
-            let kind = if making.is_match(symbol.name) {
-                FunctionKind::Making
-            } else if common.is_match(symbol.name) {
-                FunctionKind::Common
-            } else if bookkeeping.is_match(symbol.name) {
-                FunctionKind::Bookkeeping
-            } else {
-                FunctionKind::Work
+            let kind = match sets.matches(symbol.name).iter().next() {
+                Some(0) => FunctionKind::Making,
+                Some(1) => FunctionKind::Common,
+                Some(_) => FunctionKind::Bookkeeping,
+                None => FunctionKind::Work,
             };
             functions.push(Function { start, module, kind });
             ControlFlow::Continue(())
@@ -162,24 +158,9 @@ impl KernelCode {
         window
     }
 
-    /// The file of a page, by the address of its `struct page`; `None` if it is of none.
-    pub(crate) fn file(&mut self, page: u64) -> Option<FilePage> {
-        self.memory.file(page)
-    }
-
-    /// The path of the file that a page is of, in its file system, by the address of its `struct page`.
-    pub(crate) fn path(&mut self, page: u64) -> Option<Vec<u8>> {
-        self.memory.path(page)
-    }
-
-    /// The cache of objects that a page is of, by the address of its `struct page`; `None` if it is of none.
-    pub(crate) fn slab(&mut self, page: u64) -> Option<SlabPage> {
-        self.memory.slab(page)
-    }
-
-    /// Whose the object at an address is now; `None` if it is nobody's.
-    pub(crate) fn owner(&mut self, object: u64, kind: Owned) -> Option<(u64, u64)> {
-        self.memory.owner(object, kind)
+    /// The kernel's memory, which the code is read from.
+    pub(crate) fn memory(&mut self) -> &mut KernelMemory {
+        &mut self.memory
     }
 
     /// What the function with that instruction does.
@@ -222,7 +203,7 @@ mod tests {
 
     #[test]
     fn functions_are_known_by_their_names() {
-        let is = |names: &str, name: &str| Regex::new(names).unwrap().is_match(name.as_bytes());
+        let is = |names: &str, name: &str| RegexSet::new([names]).unwrap().is_match(name.as_bytes());
         for name in
             ["memset_orig", "__mutex_init", "timer_init_key", "inode_init_once", "sock_init_data_uid", "alloc_inode"]
         {

@@ -24,7 +24,7 @@ const PROVEN: u8 = 3;
 pub(super) enum Place {
     /// Memory of the process.
     User,
-    /// The kernel's, at this physical address; a page of a file in memory by its place in the file.
+    /// The kernel's, at this physical address; with its identity if it is of a file in memory or of an object.
     Kernel(u64, Option<MemoryId>),
     /// What does not tell the thread's work.
     Nobodys(Nobodys),

@@ -132,8 +132,9 @@ impl Bookkeeping<'_> {
 
     /// Notes the path of the file in memory that a physical address is of.
     fn name_file(&mut self, phys: u64, memory: MemoryId, names: &mut KernelNames) {
-        let Some(path) = self.judge.frames.page(phys).and_then(|page| self.code.path(page)) else { return };
         let MemoryId::Shared { scope: MemoryScope::Device { dev, .. }, .. } = memory else { return };
+        // One that cannot be had is not asked for again.
+        let path = self.judge.frames.page(phys).and_then(|page| self.code.memory().path(page)).unwrap_or_default();
         let point = if path.starts_with(b"/") {
             self.judge.mounts.get(&u64::from(dev)).map_or(&[][..], |point| &point[..])
         } else {
@@ -149,7 +150,7 @@ impl Bookkeeping<'_> {
         let slab = if let Some((_, slab)) = known {
             *slab
         } else {
-            let slab = self.code.slab(page).map(|found| Slab {
+            let slab = self.code.memory().slab(page).map(|found| Slab {
                 cache: names.number(&found.cache),
                 kind: Kind::of(&found.cache),
                 index: found.index,
@@ -161,7 +162,10 @@ impl Bookkeeping<'_> {
         let object = slab?.object(phys)?;
         let owner = match object.kind {
             // Nobody's is another owner too.
-            Kind::Owned(kind) => self.code.owner(self.judge.frames.address(object.start), kind).or(Some(NOBODY)),
+            Kind::Owned(kind) => {
+                let at = self.judge.frames.address(object.start);
+                self.code.memory().owner(at, kind).or(Some(NOBODY))
+            }
             _ => None,
         };
         Some(Object { owner, ..object })
@@ -174,7 +178,7 @@ impl Bookkeeping<'_> {
         let file = if let Some((_, file)) = known {
             *file
         } else {
-            let file = self.code.file(page);
+            let file = self.code.memory().file(page);
             self.judge.files.insert(page, (now, file));
             file
         };

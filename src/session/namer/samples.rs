@@ -218,7 +218,7 @@ impl Namer {
             } else {
                 maps.place_of_page(sample.raw.pid, access.addr, access.phys, access.anonymous.then_some(false)).0
             };
-            if let (Some(memory), Some(path)) = (memory, &access.path) {
+            if let (Some(memory), Some(_), Some(path)) = (memory, access.file, &access.path) {
                 maps.kernel_names.add_file(memory, path.as_bytes());
             }
             ready.push(Sample {

@@ -19,8 +19,8 @@ pub enum MemoryScope {
     Ipc(u32),
     /// No memory: pairs of threads that wake each other, which are numbered.
     Wakeups,
-    /// Memory that kernel code accesses for a thread, by its physical address, which is the offset. The inode is the number of the
-    /// cache that an object is of, as the session counts them, or 0 for what is no such object.
+    /// Memory that kernel code accesses for a thread, by its physical address, which is the offset. The inode is a hash
+    /// of the name of the cache that an object is of, or 0 for what is no such object.
     Kernel,
 }
 
