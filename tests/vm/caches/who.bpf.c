@@ -18,7 +18,7 @@ enum { OTHERS = 1, TOOL = 2, GROUPS = 512, MOST_PROCESSES = 65536, MOST_THREADS 
 /* CPUs that have one last-level cache in common, in order of their numbers. */
 const volatile __u32 cpus_of_a_cache = 4;
 
-struct page {
+struct groups {
 	__u64 entry[GROUPS];
 };
 
@@ -27,7 +27,7 @@ struct {
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct page);
+	__type(value, struct groups);
 } who SEC(".maps");
 
 /* The group of a process, by its id. The driver puts the first processes there, and their children follow. */
@@ -103,7 +103,7 @@ int on_switch(__u64 *args)
 {
 	struct task_struct *next = (struct task_struct *)args[2];
 	__u32 group, first = 0;
-	volatile struct page *page = bpf_map_lookup_elem(&who, &first);
+	volatile struct groups *page = bpf_map_lookup_elem(&who, &first);
 
 	if (!page)
 		return 0;
