@@ -2,7 +2,7 @@
 /*
  * Reads the memory around the registers of the user code that a timer interrupted, and puts it into the sample's own
  * record: the raw data of a separate event on each CPU, whose samples also contain registers and stack. Of kernel code, if that
- * is wanted too, it puts the registers and the stack there.
+ * is wanted too, it puts the registers and the stack there as well.
  *
  * Only one of on_tick, on_tick_of_all and on_clock is loaded, and on_fork and on_exit only if tasks are watched.
  */
@@ -46,17 +46,20 @@ enum { USER, KERNEL };
 
 /* In the layout that lines.rs reads; only the used lines are written. */
 struct snapshot {
+	/* Of kernel code, the lowest address of the task's stack. */
 	__u64 fs_base;
 	__u64 sp;
 	__u32 count;
-	__u32 mode; /* USER */
+	__u32 mode;
 	struct line lines[MAX_LINES];
 };
 
 /* THREAD_SIZE, arch/x86/include/asm/page_64_types.h, without KASAN. */
 #define KERNEL_STACK 16384
+/* No kernel address is lower. */
+#define KERNEL_HALF (0xffULL << 56)
 
-/* Instead of a struct snapshot, in the layout that kernel.rs reads. */
+/* Of kernel code, in the layout that kernel.rs reads. */
 struct kernel_snapshot {
 	__u64 task;
 	/* The lowest address of the task's stack. */
@@ -67,6 +70,7 @@ struct kernel_snapshot {
 	__u64 regs[18];
 	/* The stack from sp on, as far as it is the task's. */
 	__u8 dump[STACK_DUMP];
+	struct snapshot memory;
 };
 
 /* The interrupted registers; arch/x86/include/uapi/asm/ptrace.h. */
@@ -184,6 +188,21 @@ struct {
 	__type(value, __u8);
 } changing SEC(".maps");
 
+struct range {
+	__u64 start, end;
+};
+
+/*
+ * The kernel's map of all memory. Elsewhere there are registers of devices, in which a read can change something. Written by user
+ * space; nothing is read before.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct range);
+} all_memory SEC(".maps");
+
 enum { HITS, IN_KERNEL, IN_INTERRUPT, NO_ROOM, COUNTERS };
 
 struct {
@@ -207,7 +226,34 @@ static void count(__u32 what)
  */
 static __always_inline bool is_red_zone(struct snapshot *snapshot, __u64 base)
 {
-	return base <= snapshot->sp && snapshot->sp - base < 3 * LINE_SIZE;
+	return snapshot->mode == USER && base <= snapshot->sp && snapshot->sp - base < 3 * LINE_SIZE;
+}
+
+/* True for an address of memory that may be read. */
+static __always_inline bool is_memory(struct snapshot *snapshot, __u64 addr)
+{
+	struct range *memory;
+	__u32 zero = 0;
+
+	if (snapshot->mode == USER)
+		return addr >= USER_LOWEST && addr < USER_END;
+	if (addr >= snapshot->sp && addr - snapshot->fs_base < KERNEL_STACK)
+		return true;
+	memory = bpf_map_lookup_elem(&all_memory, &zero);
+	return memory && addr >= memory->start && addr < memory->end;
+}
+
+static __always_inline long read_line(struct snapshot *snapshot, void *to, __u64 base)
+{
+	if (snapshot->mode == USER)
+		return bpf_probe_read_user(to, LINE_SIZE, (void *)base);
+	return bpf_probe_read_kernel(to, LINE_SIZE, (void *)base);
+}
+
+/* All processes have the same kernel memory. */
+static __always_inline __u32 address_space(struct snapshot *snapshot)
+{
+	return snapshot->mode == USER ? bpf_get_current_pid_tgid() >> 32 : 0;
 }
 
 /* Global functions are verified once, for all callers. */
@@ -219,7 +265,7 @@ __attribute__((noinline)) int add_line(struct snapshot *snapshot, __u64 addr)
 	__u64 words = 0;
 	__u8 *known;
 
-	if (!snapshot || addr < USER_LOWEST || addr >= USER_END)
+	if (!snapshot || !is_memory(snapshot, addr))
 		return 0;
 	if (base >= snapshot->sp && base + LINE_SIZE <= snapshot->sp + STACK_DUMP)
 		return 0;
@@ -227,23 +273,23 @@ __attribute__((noinline)) int add_line(struct snapshot *snapshot, __u64 addr)
 	for (at = 0; at < MAX_LINES; at++) {
 		if (at >= count)
 			break;
-		if ((snapshot->lines[at].base & LINE_ADDRESS) == base)
+		if ((snapshot->lines[at].base & LINE_ADDRESS) == (base & LINE_ADDRESS))
 			return 0;
 	}
 	if (count >= MAX_LINES)
 		return 0;
 	if (!is_red_zone(snapshot, base)) {
 		memory.line = base;
-		memory.tgid = bpf_get_current_pid_tgid() >> 32;
+		memory.tgid = address_space(snapshot);
 		known = bpf_map_lookup_elem(&changing, &memory);
 		if (known)
 			words = *known;
 		if (words == ALL_WORDS)
 			return 0;
 	}
-	if (bpf_probe_read_user(snapshot->lines[count].bytes, LINE_SIZE, (void *)base))
+	if (read_line(snapshot, snapshot->lines[count].bytes, base))
 		return 0;
-	snapshot->lines[count].base = base | words << 56;
+	snapshot->lines[count].base = (base & LINE_ADDRESS) | words << 56;
 	snapshot->count = count + 1;
 	return 1;
 }
@@ -289,17 +335,21 @@ __attribute__((noinline)) int mark_if_changed(struct snapshot *snapshot, __u32 a
 	__u64 again[LINE_SIZE / 8];
 	struct memory memory = {};
 	struct line *line;
-	__u64 address;
+	__u64 address, index = at;
 	__u32 word;
 	__u8 known, words;
 
-	if (!snapshot || at >= MAX_LINES)
+	if (!snapshot || index >= MAX_LINES)
 		return 0;
-	line = &snapshot->lines[at];
+	/* The verifier knows the bound of this register only. */
+	asm volatile("" : "+r"(index));
+	line = &snapshot->lines[index];
 	address = line->base & LINE_ADDRESS;
+	if (snapshot->mode == KERNEL)
+		address |= KERNEL_HALF;
 	if (is_red_zone(snapshot, address))
 		return 0;
-	if (bpf_probe_read_user(again, sizeof(again), (void *)address))
+	if (read_line(snapshot, again, address))
 		return 0;
 	known = words = line->base >> 56;
 	for (word = 0; word < LINE_SIZE / 8; word++) {
@@ -309,9 +359,9 @@ __attribute__((noinline)) int mark_if_changed(struct snapshot *snapshot, __u32 a
 	if (words == known)
 		return 0;
 	memory.line = address;
-	memory.tgid = bpf_get_current_pid_tgid() >> 32;
+	memory.tgid = address_space(snapshot);
 	bpf_map_update_elem(&changing, &memory, &words, 0);
-	line->base = address | (__u64)words << 56;
+	line->base = (address & LINE_ADDRESS) | (__u64)words << 56;
 	return 0;
 }
 
@@ -329,14 +379,52 @@ __attribute__((noinline)) int mark_changed(struct snapshot *snapshot)
 	return 0;
 }
 
+static __always_inline struct wanted *find_wanted(struct snapshot *snapshot, __u64 ip)
+{
+	struct place place = { .ip = ip, .tgid = address_space(snapshot) };
+
+	return bpf_map_lookup_elem(&wanted, &place);
+}
+
+/* Adds what is wanted at that place, or all that registers point to. */
+static __always_inline void add_all(struct snapshot *snapshot, struct wanted *known, const struct registers *regs)
+{
+	__u32 at, which = ~0;
+
+	if (known) {
+		which = known->registers;
+		for (at = 0; at < WANTED_LINES; at++) {
+			add_wanted(snapshot, known->fixed[at]);
+			add_line(snapshot, known->lines[at]);
+		}
+	}
+	if (which & 1 << 4 && snapshot->mode == USER)
+		add_line(snapshot, snapshot->fs_base - LINE_SIZE);
+	add_lines(snapshot, regs->ax, which);
+	add_lines(snapshot, regs->cx, which >> 1);
+	add_lines(snapshot, regs->dx, which >> 2);
+	add_lines(snapshot, regs->bx, which >> 3);
+	add_lines(snapshot, regs->bp, which >> 5);
+	add_lines(snapshot, regs->si, which >> 6);
+	add_lines(snapshot, regs->di, which >> 7);
+	add_lines(snapshot, regs->r8, which >> 8);
+	add_lines(snapshot, regs->r9, which >> 9);
+	add_lines(snapshot, regs->r10, which >> 10);
+	add_lines(snapshot, regs->r11, which >> 11);
+	add_lines(snapshot, regs->r12, which >> 12);
+	add_lines(snapshot, regs->r13, which >> 13);
+	add_lines(snapshot, regs->r14, which >> 14);
+	add_lines(snapshot, regs->r15, which >> 15);
+	mark_changed(snapshot);
+}
+
 /* If it is not yet known what is needed, all that registers point to is read if `all`. */
 static __always_inline void take(void *context, struct task_struct *task, bool all)
 {
-	struct place place = {};
 	struct wanted *known;
 	struct registers regs;
 	struct snapshot *snapshot;
-	__u32 zero = 0, at, which = ~0;
+	__u32 zero = 0;
 	__u64 size;
 
 	if (bpf_probe_read_kernel(&regs, sizeof(regs), (void *)bpf_task_pt_regs(task)))
@@ -348,9 +436,7 @@ static __always_inline void take(void *context, struct task_struct *task, bool a
 	snapshot->mode = USER;
 	snapshot->sp = regs.sp;
 	snapshot->fs_base = BPF_CORE_READ(task, thread.fsbase);
-	place.ip = regs.ip;
-	place.tgid = bpf_get_current_pid_tgid() >> 32;
-	known = bpf_map_lookup_elem(&wanted, &place);
+	known = find_wanted(snapshot, regs.ip);
 	if (!known && !all)
 		goto output;
 	/* The red zone: three lines unless sp is at the beginning of one. The last of them also holds the first bytes of the
@@ -359,31 +445,7 @@ static __always_inline void take(void *context, struct task_struct *task, bool a
 	add_line(snapshot, regs.sp - LINE_SIZE);
 	add_line(snapshot, regs.sp - 2 * LINE_SIZE);
 	add_line(snapshot, snapshot->fs_base);
-	if (known) {
-		which = known->registers;
-		for (at = 0; at < WANTED_LINES; at++) {
-			add_wanted(snapshot, known->fixed[at]);
-			add_line(snapshot, known->lines[at]);
-		}
-	}
-	if (which & 1 << 4)
-		add_line(snapshot, snapshot->fs_base - LINE_SIZE);
-	add_lines(snapshot, regs.ax, which);
-	add_lines(snapshot, regs.cx, which >> 1);
-	add_lines(snapshot, regs.dx, which >> 2);
-	add_lines(snapshot, regs.bx, which >> 3);
-	add_lines(snapshot, regs.bp, which >> 5);
-	add_lines(snapshot, regs.si, which >> 6);
-	add_lines(snapshot, regs.di, which >> 7);
-	add_lines(snapshot, regs.r8, which >> 8);
-	add_lines(snapshot, regs.r9, which >> 9);
-	add_lines(snapshot, regs.r10, which >> 10);
-	add_lines(snapshot, regs.r11, which >> 11);
-	add_lines(snapshot, regs.r12, which >> 12);
-	add_lines(snapshot, regs.r13, which >> 13);
-	add_lines(snapshot, regs.r14, which >> 14);
-	add_lines(snapshot, regs.r15, which >> 15);
-	mark_changed(snapshot);
+	add_all(snapshot, known, &regs);
 output:
 	size = sizeof(*snapshot) - sizeof(snapshot->lines) + (__u64)snapshot->count * sizeof(struct line);
 	if (size > sizeof(*snapshot))
@@ -421,10 +483,11 @@ static __always_inline bool is_own_softirq(void *context)
  * Takes a sample of kernel code that runs for the task itself. Interrupts and softirqs run on stacks of the CPU
  * (call_on_irqstack_cond() in arch/x86/include/asm/irq_stack.h).
  */
-static __always_inline bool take_kernel(void *context, struct task_struct *task, const struct registers *regs)
+static __always_inline bool take_kernel(void *context, struct task_struct *task, const struct registers *regs, bool all)
 {
 	struct kernel_snapshot *snapshot;
-	__u64 stack = (__u64)BPF_CORE_READ(task, stack), left = stack + KERNEL_STACK - regs->sp;
+	struct wanted *known;
+	__u64 stack = (__u64)BPF_CORE_READ(task, stack), left = stack + KERNEL_STACK - regs->sp, size;
 	__u32 zero = 0;
 
 	if (left > KERNEL_STACK) {
@@ -461,7 +524,19 @@ static __always_inline bool take_kernel(void *context, struct task_struct *task,
 	if (bpf_probe_read_kernel(snapshot->dump, left, (void *)regs->sp))
 		left = 0;
 	snapshot->size = left;
-	bpf_perf_event_output(context, &output, BPF_F_CURRENT_CPU, snapshot, sizeof(*snapshot) - STACK_DUMP + left);
+	snapshot->memory.count = 0;
+	snapshot->memory.mode = KERNEL;
+	snapshot->memory.sp = regs->sp;
+	snapshot->memory.fs_base = stack;
+	known = find_wanted(&snapshot->memory, regs->ip);
+	if (known || all)
+		add_all(&snapshot->memory, known, regs);
+	size = sizeof(*snapshot) - sizeof(snapshot->memory.lines) + (__u64)snapshot->memory.count * sizeof(struct line);
+	if (size > sizeof(*snapshot))
+		return false;
+	bpf_perf_event_output(context, &output, BPF_F_CURRENT_CPU, snapshot, size);
+	if (known)
+		mark_changed(&snapshot->memory);
 	return true;
 }
 
@@ -519,7 +594,7 @@ static __always_inline int ticked(struct raw_arguments *context, bool kernel)
 		return 0;
 	}
 	saved = bpf_this_cpu_ptr(&__irq_regs);
-	if (bpf_probe_read_kernel(&regs, sizeof(regs), *saved) || !take_kernel(context, task, &regs))
+	if (bpf_probe_read_kernel(&regs, sizeof(regs), *saved) || !take_kernel(context, task, &regs, all))
 		count(IN_INTERRUPT);
 	return 0;
 }
@@ -542,7 +617,7 @@ static __always_inline bool take_clocked(struct clock_context *context, struct t
 	/* The verifier lets nobody pass a pointer into the context on. */
 	struct registers regs = context->regs;
 
-	return take_kernel(context, task, &regs);
+	return take_kernel(context, task, &regs, true);
 }
 
 /* The event that it is attached to already watches the right tasks. */

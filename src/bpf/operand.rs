@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::mem::{offset_of, MaybeUninit};
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -110,6 +111,7 @@ impl Snapshots {
         const { assert!(offset_of!(snapshot, count) == 16 && offset_of!(snapshot, mode) == 20) };
         const { assert!(offset_of!(kernel_snapshot, size) == 16 && offset_of!(kernel_snapshot, mode) == 20) };
         const { assert!(offset_of!(kernel_snapshot, regs) == 24 && offset_of!(kernel_snapshot, dump) == 24 + 8 * 18) };
+        const { assert!(offset_of!(kernel_snapshot, memory) == 24 + 8 * 18 + 512) };
         let outputs = SnapshotOutputs {
             output: MapHandle::try_from(&skeleton.maps.output).map_err(refused(Step::Attach))?,
             sampled: MapHandle::try_from(&skeleton.maps.sampled).map_err(refused(Step::Attach))?,
@@ -128,7 +130,9 @@ impl Snapshots {
 
     /// The map through which user space selects the memory for the next samples.
     pub(crate) fn wanted(&self) -> Option<WantedMap> {
-        MapHandle::try_from(&self.skeleton.maps.wanted).ok().map(WantedMap)
+        let maps = &self.skeleton.maps;
+        let all_memory = MapHandle::try_from(&maps.all_memory).ok()?;
+        Some(WantedMap { wanted: MapHandle::try_from(&maps.wanted).ok()?, all_memory })
     }
 
     /// The counts so far.
@@ -170,10 +174,20 @@ impl SnapshotOutputs {
 
 /// The memory to read at each code address.
 #[derive(Debug)]
-pub(crate) struct WantedMap(MapHandle);
+pub(crate) struct WantedMap {
+    wanted: MapHandle,
+    all_memory: MapHandle,
+}
 
 impl WantedMap {
-    /// Makes samples of `pid` at `ip` contain the wanted memory. If the kernel has no room, they stay as before.
+    /// Makes samples of kernel code contain memory in this range, the kernel's map of all memory.
+    pub(crate) fn allow(&self, all_memory: &Range<u64>) {
+        let value = [all_memory.start.to_ne_bytes(), all_memory.end.to_ne_bytes()].concat();
+        let _ = self.all_memory.update(&0u32.to_ne_bytes(), &value, MapFlags::ANY);
+    }
+
+    /// Makes samples of `pid` at `ip` contain the wanted memory; those of kernel code have the pid 0. If the kernel has no room, they
+    /// stay as before.
     pub(crate) fn set(&self, pid: u32, ip: u64, wanted: &Wanted) {
         const { assert!(offset_of!(place, tgid) == 8 && size_of::<place>() == 16) };
         const { assert!(offset_of!(self::wanted, fixed) == 8 && offset_of!(self::wanted, lines) == 8 + 8 * WANTED_LINES) };
@@ -181,7 +195,7 @@ impl WantedMap {
         let key = [&ip.to_ne_bytes()[..], &pid.to_ne_bytes(), &[0; 4]].concat();
         let lines = wanted.fixed.iter().chain(&wanted.lines).flat_map(|line| line.to_ne_bytes());
         let value: Vec<u8> = wanted.registers.to_ne_bytes().into_iter().chain([0; 4]).chain(lines).collect();
-        let _ = self.0.update(&key, &value, MapFlags::ANY);
+        let _ = self.wanted.update(&key, &value, MapFlags::ANY);
     }
 }
 

@@ -35,7 +35,7 @@ pub struct RecoveredAccess {
     pub op: String,
     /// Bytes.
     pub size: u16,
-    /// How it was recovered, the letter of [`Method`].
+    /// How it was recovered, the letter of [`Method`]; empty if the hardware gave it.
     pub method: String,
     /// The mappings show shared memory, but its page is not: a mapping ended without a record.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -131,7 +131,6 @@ impl<W: Write> RecoveredWriter<W> {
     /// Adds one access; those of a sample follow one another. `other_kind`: whether its page is one of a file or of shared memory,
     /// if the mappings show something else ([`RecoveredAccess::unmapped`], [`RecoveredAccess::anonymous`]). `names`: see there.
     pub fn add(&mut self, sample: &Sample, other_kind: Option<bool>, names: Names<'_>) {
-        let Some(method) = sample.raw.method else { return };
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let is_new = match sample.memory {
             Some(MemoryId::Shared { scope, ino, .. }) if names.path.is_some() => {
@@ -156,7 +155,7 @@ impl<W: Write> RecoveredWriter<W> {
                 phys: sample.raw.phys,
                 op: op_name(sample.raw.access).to_owned(),
                 size: sample.raw.size,
-                method: method.name().to_owned(),
+                method: sample.raw.method.map_or("", Method::name).to_owned(),
                 anonymous: other_kind == Some(false),
                 unmapped: other_kind == Some(true),
                 file: match sample.memory {

@@ -85,6 +85,8 @@ pub enum FramesError {
 pub struct Frames {
     /// Where the map of all memory begins.
     base: u64,
+    /// Where it ends.
+    end: u64,
     /// Where the array of `struct page` begins; `None` if that is not known.
     pages: Option<u64>,
     /// Per-CPU memory that was there at boot.
@@ -113,7 +115,18 @@ impl Frames {
             page.checked_sub(phys / PAGE_SIZE * STRUCT_PAGE)
         });
         let per_cpu = units(cpus.iter().filter_map(|&cpu| memory.run_queue(cpu)).collect());
-        Ok(Self { base, pages, per_cpu, file, flags: Cache::new(frames) })
+        let end = base.saturating_add(number_of_frames(&file).saturating_mul(PAGE_SIZE));
+        Ok(Self { base, end, pages, per_cpu, file, flags: Cache::new(frames) })
+    }
+
+    /// The kernel's map of all memory.
+    pub(crate) fn all_memory(&self) -> Range<u64> {
+        self.base..self.end
+    }
+
+    /// Where per-CPU memory is, and at most as much beside it: sorted, without overlap.
+    pub(crate) fn per_cpu(&self) -> &[Range<u64>] {
+        &self.per_cpu
     }
 
     /// True for per-CPU memory, and for at most as much beside it.
@@ -165,7 +178,30 @@ fn units(mut places: Vec<u64>) -> Vec<Range<u64>> {
     places.dedup();
     let length = places.windows(2).filter_map(|pair| pair.last()?.checked_sub(*pair.first()?)).min();
     let length = length.unwrap_or(MOST_PER_CPU).min(MOST_PER_CPU);
-    places.iter().map(|place| place.saturating_sub(length)..place.saturating_add(length)).collect()
+    let mut units: Vec<Range<u64>> = Vec::new();
+    for place in places {
+        let unit = place.saturating_sub(length)..place.saturating_add(length);
+        match units.last_mut() {
+            Some(last) if last.end >= unit.start => last.end = unit.end,
+            _ => units.push(unit),
+        }
+    }
+    units
+}
+
+/// How many frames have an entry in `kpageflags`, which ends after the last one (fs/proc/page.c).
+fn number_of_frames(file: &File) -> u64 {
+    let has = |number: u64| file.read_exact_at(&mut [0; 8], number.saturating_mul(8)).is_ok();
+    let (mut first, mut end) = (0, MOST * STEP / PAGE_SIZE);
+    while first < end {
+        let middle = first + (end - first) / 2;
+        if has(middle) {
+            first = middle + 1;
+        } else {
+            end = middle;
+        }
+    }
+    first
 }
 
 /// Where the map of all memory begins, by the address of a top page table in it: only with the right one do the page tables map that
@@ -228,7 +264,8 @@ pub(crate) fn made(base: u64, per_cpu: Vec<u64>, flags: &[u64]) -> Frames {
     for flags in flags {
         file.write_all(&flags.to_ne_bytes()).unwrap();
     }
-    Frames { base, pages: None, per_cpu: units(per_cpu), file, flags: Cache::new(16) }
+    let end = base + number_of_frames(&file) * PAGE_SIZE;
+    Frames { base, end, pages: None, per_cpu: units(per_cpu), file, flags: Cache::new(16) }
 }
 
 #[cfg(test)]
@@ -298,6 +335,7 @@ mod tests {
         assert!(all.find(LOWEST[0] + 0x1010, 0).unwrap().1.is_reserved());
         assert_eq!(all.find(LOWEST[0] + 0x2010, 0), Some((0x2010, FrameFlags(0))));
         assert_eq!(all.find(LOWEST[0] + 0x3000, 0), None, "there is no such frame");
+        assert_eq!(all.all_memory(), LOWEST[0]..LOWEST[0] + 0x3000);
         assert_eq!(all.find(LOWEST[0] - 1, 0), None);
         assert_eq!(all.find(u64::MAX, 0), None);
         all.file.set_len(0).unwrap();

@@ -91,4 +91,10 @@ impl AddressFrom {
     pub fn recovers(&self) -> bool {
         matches!(self, Self::UserByMode | Self::UserByCallchain(_))
     }
+
+    /// True if the hardware gives accesses of kernel code, too.
+    #[must_use]
+    pub fn is_of_kernel(&self) -> bool {
+        matches!(self, Self::Hardware { user_only: false, .. })
+    }
 }

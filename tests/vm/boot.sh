@@ -81,8 +81,8 @@ for test; do
     while read -r file; do
         copy "${file/#target/$target}"
     done < <(sed -n -e 's/^# needs: //p' -e 's|^# test: |target/vm/|p' "$test")
-    while read -r source; do
-        cc -O2 -Wall -static -pthread -o "$work/root/bin/$(basename "$source" .c)" "$source"
+    while read -ra sources; do
+        cc -O2 -Wall -static -pthread -o "$work/root/bin/$(basename "${sources[0]}" .c)" "${sources[@]}"
     done < <(sed -n 's/^# cc: //p' "$test")
     while read -r source; do
         clang -g -O2 -target bpf -D__TARGET_ARCH_x86 -Wall -Werror -I "$(libbpf_headers)" -c "$source" \

@@ -135,6 +135,22 @@ configuration() {
     }
 }
 
+# files_in_the_kernel SOURCE: with `--kernel`, that source knows which files the kernel copies from, beside processes with pipes. What it
+# recorded is read again.
+files_in_the_kernel() {
+    in_cgroup workload.slice/files family readers 3600 >readers.out &
+    in_cgroup workload.slice/files family ownpipes 3600 x >ownpipes.out &
+    wait_for 60 grep -qs ready readers.out && wait_for 60 grep -qs ready ownpipes.out || return 1
+    scxprof record --source "$1" --kernel -t 8 -o files.tar.gz >said 2>&1
+    status=$?
+    killall family
+    { [ "$status" -eq 0 ] || [ "$status" -eq 4 ]; } && scxprof process -f files.tar.gz -o files >>said 2>&1
+    if ! vm-check family files/perf.jsonl readers.out; then
+        cat said
+        return 1
+    fi
+}
+
 # same_attrs OPTIONS OF scxprof run...: the module's log of what scxprof asks for against what perf asks for.
 same_attrs() {
     empty_logs

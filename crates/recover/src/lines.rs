@@ -1,5 +1,9 @@
 //! The memory around the registers of a sample, in lines of 64 bytes.
 
+use std::ops::Range;
+
+use super::candidates::KERNEL_HALF;
+use super::kernel::is_of_kernel;
 use super::value::Val;
 
 /// Bytes of a line.
@@ -15,21 +19,30 @@ const ADDRESS: u64 = (1 << 56) - 1;
 
 /// Memory at the moment of a sample, as the BPF program recorded it.
 ///
-/// u64 base of fs, u64 stack pointer, u32 number of lines, u32 unused; then for each line its u64 address, a multiple of 64,
-/// and its bytes. The highest byte of the address has a bit for each 8 bytes that other threads write all the time: the lowest for
-/// the first ones. They are not known.
+/// u64 base of fs, u64 stack pointer, u32 number of lines, u32 mode: 1 for memory of the kernel; then for each line its u64 address,
+/// a multiple of 64, and its bytes. The highest byte of the address has a bit for each 8 bytes that other threads write all the time:
+/// the lowest for the first ones. They are not known. That byte of the address is 0 in user memory, and 0xff in the kernel's.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Snapshot<'a>(&'a [u8]);
+pub struct Snapshot<'a> {
+    bytes: &'a [u8],
+    left_out: &'a [Range<u64>],
+}
 
 impl<'a> Snapshot<'a> {
     /// The content of a record; a missing or malformed one is empty.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
-        Self(bytes)
+        Self { bytes, left_out: &[] }
+    }
+
+    /// The same without the lines that begin in these ranges, which are sorted and don't overlap.
+    #[must_use]
+    pub fn without(self, left_out: &'a [Range<u64>]) -> Self {
+        Self { left_out, ..self }
     }
 
     fn word(&self, at: usize) -> Option<u64> {
-        Some(u64::from_le_bytes(*self.0.get(at..)?.first_chunk()?))
+        Some(u64::from_le_bytes(*self.bytes.get(at..)?.first_chunk()?))
     }
 
     /// True if the sample contains no memory.
@@ -41,12 +54,16 @@ impl<'a> Snapshot<'a> {
     /// The lines.
     pub(super) fn lines(self) -> impl Iterator<Item = Line<'a>> {
         let count = self.word(16).map_or(0, |word| word as u32 as usize).min(MAX_LINES);
-        let lines = self.0.get(HEADER..).unwrap_or_default().chunks_exact(STRIDE).take(count);
-        lines.filter_map(|line| {
+        let lines = self.bytes.get(HEADER..).unwrap_or_default().chunks_exact(STRIDE).take(count);
+        let half = if is_of_kernel(self.bytes) { KERNEL_HALF } else { 0 };
+        lines.filter_map(move |line| {
             let (first, bytes) = line.split_first_chunk()?;
             let first = u64::from_le_bytes(*first);
-            let line = Line { base: first & ADDRESS, changing: (first >> 56) as u8, bytes: bytes.first_chunk()? };
-            line.base.is_multiple_of(LINE as u64).then_some(line)
+            let line =
+                Line { base: first & ADDRESS | half, changing: (first >> 56) as u8, bytes: bytes.first_chunk()? };
+            let next = self.left_out.partition_point(|range| range.end <= line.base);
+            let is_left_out = self.left_out.get(next).is_some_and(|range| range.contains(&line.base));
+            (line.base.is_multiple_of(LINE as u64) && !is_left_out).then_some(line)
         })
     }
 
@@ -231,6 +248,22 @@ mod tests {
         }
         // Padding after them is not a line.
         assert_eq!(bases(&[&whole[..], &[0; 100]].concat()), [0x40, 0xc0]);
+    }
+
+    #[test]
+    fn lines_of_the_kernel_have_its_addresses_and_some_are_left_out() {
+        let mut bytes = encode(0, &[(0x00_8881_0000_0040, [1; LINE]), (0x05_0088_8100_0080, [2; LINE])]);
+        bytes[HEADER..][..8].copy_from_slice(&0x03ff_8881_0000_0040u64.to_le_bytes());
+        bytes[HEADER + STRIDE..][..8].copy_from_slice(&0x00ff_8881_0000_0080u64.to_le_bytes());
+        bytes[20] = 1;
+        let lines = |left_out: &[Range<u64>]| {
+            let snapshot = Snapshot::new(&bytes).without(left_out);
+            snapshot.lines().map(|line| (line.base, line.changing)).collect::<Vec<_>>()
+        };
+        let [first, second] = [(0xffff_8881_0000_0040, 3), (0xffff_8881_0000_0080, 0)];
+        assert_eq!(lines(&[]), [first, second]);
+        assert_eq!(lines(&[0..1, first.0..second.0, second.0 + 64..u64::MAX]), [second]);
+        assert_eq!(lines(&[first.0 - 64..first.0, first.0 + 1..u64::MAX]), [first]);
     }
 
     #[test]

@@ -118,7 +118,7 @@ impl Recorder {
         let recovered = dir.join("recovered.jsonl");
         // The previous source may have created it.
         let _ = std::fs::remove_file(&recovered);
-        let recovered = (source == Source::Timer)
+        let recovered = (source == Source::Timer || address_from.is_of_kernel())
             .then(|| create(&recovered).map(|file| RecoveredWriter::new(BufWriter::new(file))))
             .transpose()?;
         let spool = tempfile::tempfile_in(dir).map_err(|source| ProfileError::io("write in", dir, source))?;

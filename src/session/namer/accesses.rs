@@ -2,6 +2,7 @@
 
 use std::fs::File;
 
+use super::kernel::KernelRecovery;
 use super::recovery::Recoverer;
 use super::wakeups::Wakeups;
 use crate::profile::recovered::Recovered;
@@ -13,9 +14,13 @@ use scxprof_base::tables::Tables;
 pub(in crate::session) enum Accesses {
     /// Each sample is one: the record has its address.
     InSamples,
+    /// The same, of which those to the kernel's memory are judged.
+    Judged(Box<KernelRecovery>),
+    /// The same, judged when the profile was recorded.
+    Told(Box<Recovered<File>>),
     /// From registers, stack and code: a sample gives several, or none.
     Recovered(Box<Recoverer>),
-    /// The same, recovered when the profile was recorded.
+    /// Likewise, recovered when the profile was recorded.
     Joined(Box<Recovered<File>>),
     /// Each wakeup gives two; there are no samples.
     OfWakeups(Box<Wakeups>),
@@ -30,7 +35,7 @@ pub(in crate::session) enum Accesses {
 impl Accesses {
     /// True if samples come from records and are not accesses of another kind.
     pub(super) fn are_in_samples(&self) -> bool {
-        matches!(self, Self::InSamples | Self::Recovered(_) | Self::Joined(_))
+        matches!(self, Self::InSamples | Self::Judged(_) | Self::Told(_) | Self::Recovered(_) | Self::Joined(_))
     }
 
     /// True if a sample may give several.
@@ -40,12 +45,13 @@ impl Accesses {
 
     pub(super) fn measure(&self, tables: &mut Tables) {
         match self {
+            Self::Judged(kernel) => kernel.measure(tables),
             Self::Recovered(recoverer) => recoverer.measure(tables),
             Self::Stacks(stacks) => stacks.measure(tables),
             Self::OfWakeups(wakeups) => {
                 tables.set("pairs of threads that wake each other", wakeups.pairs(), wakeups.bytes());
             }
-            Self::InSamples | Self::Joined(_) | Self::InLines | Self::InNumberedLines(_) => {}
+            Self::InSamples | Self::Told(_) | Self::Joined(_) | Self::InLines | Self::InNumberedLines(_) => {}
         }
     }
 }

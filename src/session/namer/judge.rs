@@ -1,6 +1,7 @@
 //! What memory that kernel code accesses says of the thread's work.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -139,10 +140,10 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// By the name of the cache: net/core/skbuff.c, net/core/sock.c, net/socket.c, fs/file_table.c, fs/namei.c, block/bio.c,
+    /// By the name of the cache: kernel/fork.c, net/core/skbuff.c, net/core/sock.c, net/socket.c, fs/file_table.c, fs/namei.c, block/bio.c,
     /// lib/sg_pool.c. A cache can have the name of another one with objects of the same size, never of these with owners.
     pub(super) fn of(cache: &str) -> Self {
-        const COMMON: [&str; 10] = [
+        const COMMON: [&str; 11] = [
             "skbuff_",
             "request_sock_",
             "tw_sock_",
@@ -153,6 +154,7 @@ impl Kind {
             "io_kiocb",
             "dentry",
             "mnt_cache",
+            "task_struct",
         ];
         match cache {
             "TCP" | "TCPv6" | "UDP" | "UDPv6" | "UNIX" | "UNIX-STREAM" | "MPTCP" | "MPTCPv6" => {
@@ -233,11 +235,13 @@ impl Judge {
         tables.set_map::<(u64, Vec<u8>)>("mounts", mounts.len(), mounts.capacity(), points);
     }
 
-    pub(super) fn add_task(&mut self, task: u64) {
+    /// A sampled task is at that address; returns all of it.
+    pub(super) fn add_task(&mut self, task: u64) -> Range<u64> {
         if self.tasks.len() >= MAX_TASKS {
             self.tasks.clear();
         }
         self.tasks.insert(task);
+        task..task.saturating_add(self.task_size)
     }
 
     /// The physical address behind an address, and what its frame is used for, unless that already tells where it goes.

@@ -1,6 +1,7 @@
 //! The kernel's half of the timer source: from a sample of kernel code to its accesses, and to those of them that say something of the
 //! thread's work.
 
+use std::ops::Range;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
@@ -15,9 +16,9 @@ use crate::resolve::code::kernel::{FunctionKind, KernelCode};
 use crate::resolve::code::Windows;
 use crate::resolve::frames::{Frames, FramesError};
 use crate::resolve::KernelNames;
-use crate::sample::{MemoryId, MemoryScope, PAGE_SIZE};
+use crate::sample::{MemoryId, MemoryScope, RawSample, PAGE_SIZE};
 use scxprof_base::tables::Tables;
-use scxprof_recover::{Candidate, CodeSource, CodeWindow, KernelSnapshot, Recovery, RecoveryResult, Snapshot};
+use scxprof_recover::{CodeSource, CodeWindow, KernelSnapshot, Recovery, RecoveryResult};
 
 /// How long the file of a page is valid, ns.
 const FILE_LIFE: u64 = 1_000_000_000;
@@ -47,6 +48,8 @@ pub(in crate::session) struct KernelRecovery {
     recovery: Recovery,
     /// The pieces of code of one sample; reused to save allocations.
     windows: Windows,
+    /// Memory that the interrupt, or the program that took the sample, has changed since; sorted.
+    changed: Vec<Range<u64>>,
     pub(super) judge: Judge,
 }
 
@@ -75,18 +78,37 @@ impl KernelRecovery {
         let size = std::fs::read_to_string(sysfs.join("kernel/slab/task_struct/object_size"));
         let task_size = size.ok().and_then(|size| size.trim().parse().ok()).unwrap_or(TASK);
         let judge = Judge::new(frames, task_size, memory / 8, mounts(procfs));
-        Ok(Self { code, recovery: Recovery::new(memory / 2), windows: Windows::default(), judge })
+        let recovery = Recovery::new(memory / 2);
+        Ok(Self { code, recovery, windows: Windows::default(), changed: Vec::new(), judge })
+    }
+
+    /// The kernel's map of all memory.
+    pub(super) fn all_memory(&self) -> Range<u64> {
+        self.judge.frames.all_memory()
     }
 
     /// The accesses near a sample, and what tells where they go.
     pub(super) fn recover(&mut self, snapshot: &KernelSnapshot<'_>) -> (RecoveryResult<'_>, Bookkeeping<'_>) {
-        let Self { code, recovery, windows, judge } = self;
+        let Self { code, recovery, windows, changed, judge } = self;
         windows.clear();
-        judge.add_task(snapshot.task);
+        let task = judge.add_task(snapshot.task);
+        changed.clear();
+        changed.extend_from_slice(judge.frames.per_cpu());
+        changed.insert(changed.partition_point(|range| range.start < task.start), task);
         let mut source = Source { code, now: monotonic_ns(), windows };
-        let KernelSnapshot { regs, dump, .. } = snapshot;
-        let result = recovery.recover_with(regs, dump, Snapshot::default(), snapshot.stack(), &mut source);
+        let KernelSnapshot { regs, dump, memory, .. } = snapshot;
+        let result = recovery.recover_with(regs, dump, memory.without(changed), snapshot.stack(), &mut source);
         (result, Bookkeeping { code, judge })
+    }
+
+    /// The memory that an access of the hardware's is to, if that tells something of the thread's work. What it is called is noted in
+    /// `names`.
+    pub(super) fn memory(&mut self, access: &RawSample, names: &mut KernelNames) -> Option<MemoryId> {
+        let Self { code, judge, .. } = self;
+        match (Bookkeeping { code, judge }).place(access.addr, access.ip, access.cpu, access.time, names) {
+            Place::Kernel(phys, memory) => Some(memory.unwrap_or(MemoryId::kernel(phys))),
+            Place::User | Place::Nobodys(_) => None,
+        }
     }
 
     /// Its sizes.
@@ -105,10 +127,10 @@ pub(super) struct Bookkeeping<'a> {
 }
 
 impl Bookkeeping<'_> {
-    /// Where an access of a CPU goes, `now` in ns. What memory is called is noted in `names`.
-    pub(super) fn place(&mut self, candidate: &Candidate, cpu: u32, now: u64, names: &mut KernelNames) -> Place {
-        let kind = self.code.kind(candidate.insn_ip);
-        let (phys, flags) = match self.judge.frame(candidate.addr, kind == FunctionKind::Bookkeeping, now) {
+    /// Where an access goes that the instruction at `ip` makes on a CPU, `now` in ns. What memory is called is noted in `names`.
+    pub(super) fn place(&mut self, addr: u64, ip: u64, cpu: u32, now: u64, names: &mut KernelNames) -> Place {
+        let kind = self.code.kind(ip);
+        let (phys, flags) = match self.judge.frame(addr, kind == FunctionKind::Bookkeeping, now) {
             Ok(found) => found,
             Err(place) => return place,
         };

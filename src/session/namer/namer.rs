@@ -297,7 +297,7 @@ impl Namer {
     /// The accesses that were recovered when a profile was recorded, if it has them.
     pub(in crate::session) fn take_recovered(self) -> Option<Recovered<File>> {
         match self.accesses {
-            Accesses::Joined(recovered) => Some(*recovered),
+            Accesses::Told(recovered) | Accesses::Joined(recovered) => Some(*recovered),
             _ => None,
         }
     }

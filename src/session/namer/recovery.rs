@@ -19,7 +19,7 @@ use crate::sample::{MemoryId, RawSample, Sample, ThreadIndex};
 use scxprof_base::tables::Tables;
 use scxprof_recover::{
     Candidate, CodeSource, CodeWindow, KernelSnapshot, Learned, Recovery, Regs, RegsError, Snapshot, StackRange,
-    Unrecovered, REGS_MASK,
+    Unrecovered, Wanted, REGS_MASK,
 };
 
 /// How long a page's frame is valid, ns.
@@ -28,6 +28,8 @@ const FRAME_LIFE: u64 = 1_000_000_000;
 const MAX_STACKS: usize = 1 << 16;
 /// Code places with known needs, as many as the kernel has room for (operand.bpf.c).
 const MAX_PLACES: usize = 1 << 14;
+/// Kernel code is at the same addresses in all processes.
+const KERNEL_PLACE: u32 = 0;
 /// Writable memory, `PROT_WRITE` (asm-generic/mman-common.h).
 const PROT_WRITE: u32 = 2;
 /// Bytes before the vdso that may be the kernel's data for it; it has 4 to 6 pages.
@@ -64,6 +66,9 @@ impl Recoverer {
         wanted: Option<WantedMap>,
         kernel: Option<KernelRecovery>,
     ) -> Self {
+        if let (Some(map), Some(kernel)) = (&wanted, &kernel) {
+            map.allow(&kernel.all_memory());
+        }
         Self {
             recovery: Recovery::new(memory / 2),
             code: CodeCache::new(procfs, Limits { bytes: memory / 4, ..Limits::default() }),
@@ -155,14 +160,7 @@ impl Recoverer {
         let memory = Snapshot::new(&context.memory);
         let outcome = self.recovery.recover_with(&regs, &context.stack, memory, stack, &mut code);
         if let (Some(map), Some(later)) = (&self.wanted, &outcome.wanted) {
-            if self.places.len() >= MAX_PLACES {
-                self.places.clear();
-            }
-            let is_new = !self.places.contains_key(&(sample.raw.pid, regs.rip));
-            let learned = self.places.entry((sample.raw.pid, regs.rip)).or_default();
-            if learned.add(later) || is_new {
-                map.set(sample.raw.pid, regs.rip, learned.wanted());
-            }
+            learn(&mut self.places, map, (sample.raw.pid, regs.rip), later);
         }
         self.unresolved.count(outcome.operands, sample.raw.pid, space, maps);
         if let Some(reason) = outcome.reason {
@@ -216,6 +214,9 @@ impl Recoverer {
         let (pid, time) = (sample.raw.pid, sample.raw.time);
         let space = maps.generation(pid);
         let (outcome, mut bookkeeping) = kernel.recover(snapshot);
+        if let (Some(map), Some(later)) = (&self.wanted, &outcome.wanted) {
+            learn(&mut self.places, map, (KERNEL_PLACE, snapshot.regs.rip), later);
+        }
         if let Some(reason) = outcome.reason {
             *self.counts.kernel_unrecovered.entry(reason.name()).or_default() += 1;
             return;
@@ -223,7 +224,8 @@ impl Recoverer {
         self.found.clear();
         let mut nobodys = None;
         for &candidate in outcome.candidates {
-            self.found.push(match bookkeeping.place(&candidate, sample.raw.cpu, time, &mut maps.kernel_names) {
+            let Candidate { addr, insn_ip, .. } = candidate;
+            self.found.push(match bookkeeping.place(addr, insn_ip, sample.raw.cpu, time, &mut maps.kernel_names) {
                 Place::Nobodys(why) => {
                     nobodys = Some(why);
                     continue;
@@ -254,6 +256,18 @@ impl Recoverer {
 
     fn nothing(&mut self, reason: Unrecovered) {
         *self.counts.unrecovered.entry(reason.name()).or_default() += 1;
+    }
+}
+
+/// Notes what memory a sample at a place needed, for the next ones there.
+fn learn(places: &mut FxHashMap<(u32, u64), Learned>, map: &WantedMap, place: (u32, u64), later: &Wanted) {
+    if places.len() >= MAX_PLACES {
+        places.clear();
+    }
+    let is_new = !places.contains_key(&place);
+    let learned = places.entry(place).or_default();
+    if learned.add(later) || is_new {
+        map.set(place.0, place.1, learned.wanted());
     }
 }
 

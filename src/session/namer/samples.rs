@@ -3,7 +3,7 @@
 use super::accesses::Accesses;
 use super::namer::Namer;
 use super::wakeups::{Wakeups, Woken};
-use crate::profile::recovered::{self, Names};
+use crate::profile::recovered::{self, Names, RecoveredAccess};
 use crate::resolve::threads::Thread;
 use crate::resolve::{Maps, Modules};
 use crate::sample::batch::UserContext;
@@ -159,8 +159,21 @@ impl Namer {
 
     /// Adds the memory and the code of a sample that has an address.
     fn placed(&mut self, sample: &mut Sample) {
-        let Self { maps, modules, loss, timeline, .. } = self;
+        let Self { accesses, recorder, maps, modules, loss, timeline, .. } = self;
         maps.put_memory(sample.raw.pid, sample.raw.addr, sample.raw.phys, &mut sample.memory);
+        if sample.raw.addr >= KERNEL_HALF {
+            sample.memory = match accesses {
+                Accesses::Judged(kernel) => kernel.memory(&sample.raw, &mut maps.kernel_names),
+                Accesses::Told(recovered) => {
+                    let accesses = recovered.take(sample.raw.time, sample.raw.cpu, sample.raw.tid);
+                    accesses.first().map(|access| kernel_memory(access, maps))
+                }
+                _ => None,
+            };
+            if let (Some(recorder), Some(_)) = (recorder, sample.memory) {
+                recorder.access(sample, None, names_of(sample, maps));
+            }
+        }
         sample.code = locate(modules, maps, sample, sample.raw.ip);
         loss.no_user_address += u64::from(sample.memory.is_none());
         timeline.record(sample.raw.time, sample.memory.is_some());
@@ -205,12 +218,7 @@ impl Namer {
         for access in &accesses {
             // As at the capture: its page contradicted the mappings.
             let memory = if access.addr >= KERNEL_HALF {
-                let of_file =
-                    |(dev, ino, offset)| MemoryId::Shared { scope: MemoryScope::from_number(dev), ino, offset };
-                let of_object =
-                    |(cache, at): &(String, u64)| MemoryId::kernel_object(maps.kernel_names.number(cache), *at);
-                let object = access.slab.as_ref().map(of_object);
-                Some(access.file.map_or_else(|| object.unwrap_or(MemoryId::kernel(access.phys)), of_file))
+                Some(kernel_memory(access, maps))
             } else if access.unmapped {
                 // The mappings may be known by now.
                 let memory = maps.memory(sample.raw.pid, access.addr, access.phys);
@@ -218,9 +226,6 @@ impl Namer {
             } else {
                 maps.place_of_page(sample.raw.pid, access.addr, access.phys, access.anonymous.then_some(false)).0
             };
-            if let (Some(memory), Some(_), Some(path)) = (memory, access.file, &access.path) {
-                maps.kernel_names.add_file(memory, path.as_bytes());
-            }
             ready.push(Sample {
                 raw: RawSample {
                     ip: access.ip,
@@ -279,6 +284,19 @@ impl Namer {
         let raw = RawSample { pid, tid, cgroup, ..RawSample::default() };
         Some(Sample { raw, thread: index, comm: Some(comm), hint, ..Sample::default() })
     }
+}
+
+/// The kernel's memory that an access was recorded with; notes its names.
+fn kernel_memory(access: &RecoveredAccess, maps: &mut Maps) -> MemoryId {
+    let names = &mut maps.kernel_names;
+    let of_file = |(dev, ino, offset)| MemoryId::Shared { scope: MemoryScope::from_number(dev), ino, offset };
+    let of_object = |(cache, at): &(String, u64)| MemoryId::kernel_object(names.number(cache), *at);
+    let object = access.slab.as_ref().map(of_object);
+    let memory = access.file.map_or_else(|| object.unwrap_or(MemoryId::kernel(access.phys)), of_file);
+    if let (Some(_), Some(path)) = (access.file, &access.path) {
+        names.add_file(memory, path.as_bytes());
+    }
+    memory
 }
 
 /// What memory that kernel code accesses is called.

@@ -126,16 +126,26 @@ impl Capture {
     pub(super) fn start(options: &CaptureOptions) -> Result<Self, SessionError> {
         let CaptureOptions { sampler: sampling, host, roots, memory, .. } = options;
         let cgroups = Cgroups::new(roots)?;
-        let sampler = Sampler::open(sampling)?;
-        let kernel = if sampling.source == Source::Timer && sampling.hardware.kernel {
+        // First, as it reads the kernel's symbols: events that are open cost something.
+        let mut notes = Vec::new();
+        let is_hardware = matches!(sampling.source, Source::Pebs | Source::Ibs);
+        let kernel = if sampling.hardware.kernel && (is_hardware || sampling.source == Source::Timer) {
             // Of what the recovery of accesses has, a fourth.
             let kernel = KernelRecovery::new(&roots.proc, &roots.sys, &sampling.cpus, memory / 16);
-            Some(kernel.map_err(|error| SamplerError::Kernel(error.to_string()))?)
+            match kernel.map_err(|error| error.to_string()) {
+                Ok(kernel) => Some(kernel),
+                Err(error) if is_hardware => {
+                    notes.push(format!("what memory the kernel accesses is not known, and joins no threads: {error}"));
+                    None
+                }
+                Err(error) => return Err(SamplerError::Kernel(error).into()),
+            }
         } else {
             None
         };
+        let sampler = Sampler::open(sampling)?;
         let opened = boottime_ns();
-        let mut notes = sampler.notes().to_vec();
+        notes.extend_from_slice(sampler.notes());
         let rate = sampler.samples_per_second();
         if !matches!(sampling.target, Target::Tasks { .. }) {
             notes.extend(strangers(roots, sampling.source));
@@ -179,7 +189,7 @@ impl Capture {
                 Accesses::Recovered(Box::new(recoverer))
             }
             Source::Wakeups => Accesses::OfWakeups(Box::new(Wakeups::new(options.only.clone(), std::process::id()))),
-            _ => Accesses::InSamples,
+            _ => kernel.map_or(Accesses::InSamples, |kernel| Accesses::Judged(Box::new(kernel))),
         };
         // A quarter for samples that wait for their order or for code, an eighth for mappings, and one for batches that wait; the sink gets the
         // rest. With the source `timer`, which keeps code too, that is nine eighths if every part is full.

@@ -76,11 +76,14 @@ pub(super) fn run(
         let watched = profile.meta.as_ref().and_then(|meta| meta.watched.as_ref());
         let watched = watched.map(|pids| pids.iter().copied().collect());
         Accesses::OfWakeups(Box::new(Wakeups::new(watched, identity.own_pid)))
-    } else if sink.wants_stacks() || !(address_from.recovers() || is_foreign) {
-        Accesses::InSamples
     } else {
+        let is_beside = address_from.recovers() || address_from.is_of_kernel() || is_foreign;
         // They exist for this case, if nothing else tells more.
-        profile.recovered.take().map_or(Accesses::InSamples, |recovered| Accesses::Joined(Box::new(recovered)))
+        match profile.recovered.take_if(|_| is_beside && !sink.wants_stacks()) {
+            Some(told) if address_from.is_of_kernel() => Accesses::Told(Box::new(told)),
+            Some(recovered) => Accesses::Joined(Box::new(recovered)),
+            None => Accesses::InSamples,
+        }
     };
     let mut namer = Namer::recorded(memory / 4, identity.child_pid_namespace, accesses);
     if identity.without_profilers {

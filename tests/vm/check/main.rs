@@ -8,6 +8,7 @@ use anyhow::{bail, Context, Result};
 
 mod attrs;
 mod cells;
+mod family;
 mod perf;
 mod placement;
 mod samples;
@@ -23,6 +24,7 @@ fn main() -> Result<()> {
         "samples" => samples::check(rest),
         "attrs" => attrs::check(rest),
         "cells" => cells::check(rest),
+        "family" => family::check(rest),
         "perf" => perf::check(rest),
         "placement" => placement::check(rest),
         "stats" => stats::check(rest),

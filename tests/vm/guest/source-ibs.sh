@@ -2,6 +2,7 @@
 # cpu: amd
 # needs: target/debug/scxprof
 # needs: target/debug/examples/vm-check
+# cc: tests/sharing/programs/family.c tests/sharing/programs/contention.c tests/sharing/programs/kernel.c tests/sharing/programs/memory.c tests/sharing/programs/phases.c tests/sharing/programs/protocols.c tests/sharing/programs/structures.c
 # shellcheck shell=dash source=tests/vm/lib.sh
 . /lib/vm.sh
 for name in zen3 zen4 zen5; do
@@ -11,6 +12,7 @@ done
 # Accesses of the kernel too; a period; what perf steers.
 machine zen4 kernel=1 || exit 1
 in_cgroup workload.slice/ibs vm-check samples source=ibs kernel=1 || fail "with the kernel's accesses"
+files_in_the_kernel ibs || fail "the files that the kernel reads"
 machine zen3 || exit 1
 in_cgroup workload.slice/ibs vm-check samples source=ibs period=250000 || fail "with a period"
 in_cgroup workload.slice/ibs vm-check samples source=ibs freq=1000 || fail "with a frequency"

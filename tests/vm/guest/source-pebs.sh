@@ -2,6 +2,7 @@
 # cpu: intel
 # needs: target/debug/scxprof
 # needs: target/debug/examples/vm-check
+# cc: tests/sharing/programs/family.c tests/sharing/programs/contention.c tests/sharing/programs/kernel.c tests/sharing/programs/memory.c tests/sharing/programs/phases.c tests/sharing/programs/protocols.c tests/sharing/programs/structures.c
 # shellcheck shell=dash source=tests/vm/lib.sh
 . /lib/vm.sh
 for name in skylake sapphire-rapids granite-rapids sierra-forest alder-lake; do
@@ -13,6 +14,7 @@ in_cgroup workload.slice/pebs vm-check samples source=pebs period=250007 || fail
 in_cgroup workload.slice/pebs vm-check samples source=pebs freq=1000 || fail "with a frequency"
 machine skylake kernel=1 || exit 1
 in_cgroup workload.slice/pebs vm-check samples source=pebs kernel=1 ldlat=3 || fail "with the kernel's accesses"
+files_in_the_kernel pebs || fail "the files that the kernel reads"
 machine sapphire-rapids || exit 1
 configuration pebs pebs || fail "the configuration"
 configuration auto pebs || fail "the configuration of auto"

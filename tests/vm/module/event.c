@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Events that a timer drives: one event happens per nanosecond, and each time a period has passed, the interrupted user code
- * says by its registers what the "sampled operation" was.
+ * says by its registers what the "sampled operation" was. Of kernel code it is the next one if that is a copy, else of the stack.
  */
 #include <linux/hash.h>
 #include <linux/hrtimer.h>
@@ -87,13 +87,38 @@ static void by_line(struct operation *op)
 	}
 }
 
+/* `rep movsb` or `rep movsq`, by which the kernel copies what is not small. */
+static bool is_copy(struct pt_regs *regs)
+{
+	const u8 *code = (const u8 *)regs->ip;
+
+	return regs->cx && code[0] == 0xf3 && (code[1] == 0xa4 || (code[1] == 0x48 && code[2] == 0xa5));
+}
+
+static void of_kernel(struct pt_regs *regs, struct operation *op)
+{
+	op->kind = LOAD;
+	op->addr = regs->sp;
+	op->src = S(OP, LOAD) | S(LVL, L1) | S(LVL, HIT) | S(LVLNUM, L1) | S(SNOOP, NA) | S(LOCK, NA);
+	if (!is_copy(regs))
+		return;
+	/* Both are equally frequent; the address alone would tell which. */
+	if (hash_64(ktime_get_mono_fast_ns(), 1)) {
+		op->kind = STORE;
+		op->addr = regs->di;
+		op->src = S(OP, STORE) | S(LVL, L1) | S(LVL, HIT) | S(LVLNUM, L1) | S(SNOOP, NA) | S(LOCK, NA);
+		return;
+	}
+	op->addr = regs->si;
+	op->latency = 60;
+	op->src = S(OP, LOAD) | S(LVL, L3) | S(LVL, HIT) | S(LVLNUM, L3) | S(SNOOP, NA) | S(LOCK, NA);
+}
+
 static void interrupted(struct pt_regs *regs, struct operation *op)
 {
 	memset(op, 0, sizeof(*op));
 	if (!user_mode(regs)) {
-		op->kind = LOAD;
-		op->addr = regs->sp;
-		op->src = S(OP, LOAD) | S(LVL, L1) | S(LVL, HIT) | S(LVLNUM, L1) | S(SNOOP, NA) | S(LOCK, NA);
+		of_kernel(regs, op);
 		return;
 	}
 	if (regs->r14 != SIM_MAGIC || regs->r15 < PAGE_SIZE || regs->r15 >= TASK_SIZE_MAX)
