@@ -24,7 +24,7 @@ room=3500000
 skip() { printf 'SKIP: %s: %s\n' "$1" "$2"; }
 
 # The guests: name, CPUs as QEMU takes them, last-level caches, schedulers, workloads, and what else the driver takes; `oracle` where the
-# plugin is asked for each access that scxprof saw, too.
+# plugin is asked for each access that scxprof saw, too. With the scheduler `none` that is all that is done.
 # Programs in one guest are sampled once and then run under each of its schedulers.
 guests() {
     cat <<-END
@@ -34,6 +34,7 @@ guests() {
 	cpusets 8,sockets=2,cores=4 2 cpusets demo,chase,rings,hash,three,falseshare
 	four 16,sockets=4,cores=4 4 mitosis demo,fleet
 	build 8,sockets=2,cores=4 2 mitosis build window=1
+	kernel 8,sockets=2,cores=4 2 none pipes+unixes+loopback+readers+written+events+futexes oracle kernel=yes sample=4
 	END
 }
 
@@ -48,7 +49,7 @@ scheduler() {
             local file=${SCX_LAYERED:-$target/schedulers/bin/scx_layered}
             [ -x "$file" ] && realpath "$file"
             ;;
-        cpusets) ;;
+        cpusets | none) ;;
     esac
 }
 
@@ -131,9 +132,10 @@ guest() {
         printf '# bpf: tests/vm/caches/who.bpf.c\n'
         needs_of "${it#*=}" "${schedulers[*]}"
         printf '. /lib/vm.sh\nifconfig lo up\nmkdir -p /etc\necho root:x:0:0::/root:/bin/sh >/etc/passwd\n'
-        printf 'proof-guest run llcs=%s "machine=%s" rounds=%s %s scheduler=%s %s || fail "proof-guest"\n' \
-            "$caches" "$cpus CPUs, $caches caches" "$rounds" "$it" "$(IFS=, && printf '%s' "${schedulers[*]}")" "$*"
-        [ -z "$oracle" ] || printf 'proof-guest oracle llcs=%s %s || fail "the oracle"\n' "$caches" "$it"
+        [ "${schedulers[0]}" = none ] ||
+            printf 'proof-guest run llcs=%s "machine=%s" rounds=%s %s scheduler=%s %s || fail "proof-guest"\n' \
+                "$caches" "$cpus CPUs, $caches caches" "$rounds" "$it" "$(IFS=, && printf '%s' "${schedulers[*]}")" "$*"
+        [ -z "$oracle" ] || printf 'proof-guest oracle llcs=%s %s %s || fail "the oracle"\n' "$caches" "$it" "$*"
     } >"$work/$name.sh"
     case ,${it#*=}, in *,build,*) extra=$work/build.cpio ;; esac
     printf 'proof: %s begins (%s CPUs, %s caches; %s; %s)\n' "$name" "$cpus" "$caches" "${schedulers[*]}" "${workloads[*]}"

@@ -215,15 +215,17 @@ static inline void model(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t vadd
     uint64_t next = (vaddr | (LINE - 1)) + 1, next_phys = (phys | (LINE - 1)) + 1;
     // An access of QEMU has 16 bytes at most: most need no call.
     bool spans = next - vaddr < 16 && vaddr + (1ULL << qemu_plugin_mem_size_shift(info)) > next;
-    bool records = recording && vaddr < USER_END && now[cpu] >= counts[cpu] + WORKLOAD;
+    bool records = recording && now[cpu] >= counts[cpu] + WORKLOAD;
+    // Of kernel memory only the accesses are kept.
+    bool records_page = records && vaddr < USER_END;
     unsigned group = now[cpu] - counts[cpu];
-    if (access_line(cpu, phys / LINE, store) && records) {
+    if (access_line(cpu, phys / LINE, store) && records_page) {
         page_of(group, vaddr / PAGE)->misses++;
         page_misses++;
     }
     // The next line is on a page of its own if the access spans pages.
     bool is_ram = spans && (next % PAGE ? next_phys < ram_size : phys_of(info, next, &next_phys));
-    if (is_ram && access_line(cpu, next_phys / LINE, store) && records) {
+    if (is_ram && access_line(cpu, next_phys / LINE, store) && records_page) {
         page_of(group, next / PAGE)->misses++;
         page_misses++;
     }

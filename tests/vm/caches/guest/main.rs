@@ -4,7 +4,7 @@
 //! ```text
 //! proof-guest run machine=NAME llcs=2 workload=NAME,... scheduler=mitosis,... [rounds=5] [nones=3] [sample=10] [settle=0.15]
 //!     [window=0.2] [arms=none,...]
-//! proof-guest oracle llcs=2 workload=NAME,... [sample=2] [freq=1000]
+//! proof-guest oracle llcs=2 workload=NAME,... [sample=2] [freq=1000] [kernel=yes]
 //! proof-guest client PORT                          the client of memcached
 //! ```
 
@@ -57,8 +57,13 @@ fn main() -> Result<()> {
             }
         }
         "oracle" => {
+            let sampling = oracle::Sampling {
+                seconds: options.text("sample", "2"),
+                freq: options.text("freq", "1000"),
+                kernel: options.text("kernel", "") == "yes",
+            };
             for workload in options.list("workload") {
-                oracle::check(workload, options.text("sample", "2"), options.text("freq", "1000"), &who, &mut page)?;
+                oracle::check(workload, &sampling, &who, &mut page)?;
             }
         }
         _ => bail!("no command \"{command}\""),
@@ -127,7 +132,7 @@ impl<'a> Plan<'a> {
 
 fn run(plan: &Plan, schedulers: &[&str], who: &Who, page: &mut Page) -> Result<()> {
     let profile = format!("/tmp/{}.tar.gz", plan.workload);
-    workloads::sample(&Workload::start(plan.workload, SAMPLED)?, plan.sample, &[], &profile)?;
+    workloads::sample(&Workload::start(plan.workload, SAMPLED)?, plan.sample, &[], &profile, (|| (), || ()))?;
     let mut arms = arms::make(&profile, plan.llcs, plan.cpus)?;
     arms.retain(|arm| plan.arms.is_empty() || plan.arms.contains(&arm.name));
     page.send(1, &fs::read(&profile)?);

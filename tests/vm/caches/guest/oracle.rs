@@ -12,15 +12,31 @@ use crate::plugin::{self, Page, PAIRS, TRIPLES};
 use crate::who::Who;
 use crate::workloads::{self, Workload};
 
-/// Samples a workload, `freq` times a second on each CPU, while the plugin keeps its accesses, and asks it for each access of a sample.
-pub fn check(name: &str, seconds: &str, freq: &str, who: &Who, page: &mut Page) -> Result<()> {
+/// Where kernel addresses begin.
+const KERNEL: u64 = 1 << 63;
+
+/// How a workload is sampled.
+pub struct Sampling<'a> {
+    pub seconds: &'a str,
+    /// Samples per second on each CPU.
+    pub freq: &'a str,
+    /// Kernel code too; then only its accesses are asked for.
+    pub kernel: bool,
+}
+
+/// Samples a workload while the plugin keeps its accesses, and asks it for each access of a sample.
+pub fn check(name: &str, sampling: &Sampling, who: &Who, page: &mut Page) -> Result<()> {
     let workload = Workload::start(name, 1)?;
     let groups: BTreeMap<u64, u64> =
         workload.put(who)?.into_iter().map(|(process, group)| (u64::from(process), u64::from(group))).collect();
-    plugin::warm();
-    plugin::record();
-    workloads::sample(&workload, seconds, &["--freq", freq], "/tmp/oracle.tar.gz")?;
-    plugin::end();
+    let mut options = vec!["--freq", sampling.freq];
+    options.extend(sampling.kernel.then_some("--kernel"));
+    // Not before and after: scxprof reads the kernel's symbols, which takes long with the model.
+    let begin = || {
+        plugin::warm();
+        plugin::record();
+    };
+    workloads::sample(&workload, sampling.seconds, &options, "/tmp/oracle.tar.gz", (begin, plugin::end))?;
     drop(workload);
     let lines = format!("/tmp/oracle-{name}");
     let words = ["process", "-f", "/tmp/oracle.tar.gz", "-o", &lines];
@@ -31,8 +47,12 @@ pub fn check(name: &str, seconds: &str, freq: &str, who: &Who, page: &mut Page) 
     for line in BufReader::new(File::open(format!("{lines}/perf.jsonl"))?).lines() {
         let line: Value = serde_json::from_str(&line?)?;
         let Some(group) = line["pid"].as_u64().and_then(|process| groups.get(&process)) else { continue };
+        let [ip, addr] = [hex(&line["ip"])?, hex(&line["addr"])?];
+        if sampling.kernel && ip < KERNEL {
+            continue;
+        }
         samples.insert((line["tid"].as_u64(), line["time"].to_string()));
-        triples.push([*group, hex(&line["ip"])?, hex(&line["addr"])?]);
+        triples.push([*group, ip, addr]);
     }
     // The guest's files are in its RAM.
     fs::remove_dir_all(&lines)?;
@@ -48,7 +68,8 @@ pub fn check(name: &str, seconds: &str, freq: &str, who: &Who, page: &mut Page) 
         page.ask(&never);
     }
     page.ask(&[]);
-    let pages: BTreeSet<[u64; 2]> = triples.iter().map(|[group, _, addr]| [*group, addr >> 12]).collect();
+    let of_user = triples.iter().filter(|[_, _, addr]| *addr < KERNEL);
+    let pages: BTreeSet<[u64; 2]> = of_user.map(|[group, _, addr]| [*group, addr >> 12]).collect();
     let pages: Vec<[u64; 2]> = pages.into_iter().collect();
     for some in pages.chunks(PAIRS) {
         page.seen(some);

@@ -45,7 +45,7 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// Starts a workload by name: `demo`, `servers`, `build`, or a scenario of tests/sharing/programs.
+    /// Starts a workload by name: `demo`, `servers`, `build`, or scenarios of tests/sharing/programs, with a `+` between each two.
     pub fn start(name: &str, seed: u32) -> Result<Self> {
         let mut workload = Self { children: Vec::new(), unit: Unit::Plugin };
         match name {
@@ -65,9 +65,11 @@ impl Workload {
                 wait_for("the build compiled nothing", || Ok(lines_of(BUILT)? > 0))?;
             }
             _ => {
-                let mut command = Command::new("family");
-                command.args([name, "3600"]).env("FAMILY_SEED", seed.to_string());
-                workload.spawn_until_ready(&mut command)?;
+                for scenario in name.split('+') {
+                    let mut command = Command::new("family");
+                    command.args([scenario, "3600"]).env("FAMILY_SEED", seed.to_string());
+                    workload.spawn_until_ready(&mut command)?;
+                }
             }
         }
         Ok(workload)
@@ -289,8 +291,14 @@ fn pin(thread: i32, cpus: std::ops::Range<usize>) {
 }
 
 /// Samples a workload for some seconds of its work into a profile, which takes the place of an earlier one. `more` are options of
-/// `scxprof record`.
-pub fn sample(workload: &Workload, seconds: &str, more: &[&str], profile: &str) -> Result<()> {
+/// `scxprof record`; `begin` is called when that is ready, before the workload goes on, and `end` when it has taken its last sample.
+pub fn sample(
+    workload: &Workload,
+    seconds: &str,
+    more: &[&str],
+    profile: &str,
+    (begin, end): (impl FnOnce(), impl FnOnce()),
+) -> Result<()> {
     let words = [&["record", "--source", "timer", "-t", seconds, "-o", profile], more].concat();
     let cpus = thread::available_parallelism()?.get();
     let mut shuffled = 0;
@@ -302,13 +310,18 @@ pub fn sample(workload: &Workload, seconds: &str, more: &[&str], profile: &str) 
     let mut record =
         Command::new("scxprof").args(words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(out).spawn()?;
     let fds = format!("/proc/{}/fd", record.id());
+    let events = || -> Result<usize> {
+        let links = fs::read_dir(&fds)?.flatten().filter_map(|fd| fs::read_link(fd.path()).ok());
+        Ok(links.filter(|link| link.to_string_lossy().contains("perf_event")).count())
+    };
     let begun = workload.stopped_while(|| {
         // It samples once each CPU has its event.
         wait_for("scxprof record does not begin", || {
             ensure!(record.try_wait()?.is_none(), "scxprof record ended before it began");
-            let events = fs::read_dir(&fds)?.flatten().filter_map(|fd| fs::read_link(fd.path()).ok());
-            Ok(events.filter(|link| link.to_string_lossy().contains("perf_event")).count() >= cpus)
-        })
+            Ok(events()? >= cpus)
+        })?;
+        begin();
+        Ok(())
     });
     if begun.is_err() {
         record.kill()?;
@@ -317,7 +330,11 @@ pub fn sample(workload: &Workload, seconds: &str, more: &[&str], profile: &str) 
     begun.with_context(said)?;
     // Without the model a CPU waits for its turn longer than a tick, so that some CPUs get half of the ticks, and of the samples, of others.
     // No thread is always on these.
+    let mut end = Some(end);
     let status = loop {
+        if events().is_ok_and(|events| events == 0) {
+            end.take().into_iter().for_each(|end| end());
+        }
         if let Some(status) = record.try_wait()? {
             break status;
         }
@@ -325,6 +342,7 @@ pub fn sample(workload: &Workload, seconds: &str, more: &[&str], profile: &str) 
         shuffled += 1;
         thread::sleep(STAYS);
     };
+    end.into_iter().for_each(|end| end());
     // 4: samples were lost, which is said; the result is there.
     ensure!(matches!(status.code(), Some(0 | 4)), "scxprof record: {}", said());
     Ok(())
