@@ -244,6 +244,9 @@ pub(super) fn start<'a>(
     let session = begin(args, verbose, (builder, host), held)?;
     if verbose > 0 {
         source::say_skipped(session.skipped());
+        if let Some(error) = session.no_kernel() {
+            say!("note: only user code is sampled: {error}");
+        }
     }
     source::say_chosen(session.source(), session.samples_per_second(), session.skipped(), verbose > 0);
     Ok(session)

@@ -46,9 +46,9 @@ pub(super) struct SourceArgs {
     /// pebs: also sample stores (ibs always does)
     #[arg(long)]
     stores: bool,
-    /// pebs, ibs, timer: also sample accesses of kernel code
-    #[arg(long)]
-    kernel: bool,
+    /// Also sample accesses of kernel code (pebs, ibs, timer) [default: if auto takes timer, where that is possible]
+    #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "yes")]
+    kernel: Option<KernelCode>,
     /// pebs: one interrupt per sample, with all fields (the default)
     #[arg(long, conflicts_with = "batched")]
     exact: bool,
@@ -58,6 +58,13 @@ pub(super) struct SourceArgs {
     /// perf's option for events
     #[arg(short = 'e', long = "event", value_name = "EVENT", hide = true, value_parser = not_an_event)]
     event: Option<String>,
+}
+
+/// Whether kernel code is sampled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum KernelCode {
+    Yes,
+    No,
 }
 
 /// A source, or the choice among them.
@@ -95,7 +102,8 @@ impl SourceArgs {
     /// The options of the requested sources: for `auto` the first that works.
     pub(super) fn host(&self) -> HostOptions {
         let host = self.source.source().map_or_else(HostOptions::default, HostOptions::source);
-        HostOptions { hardware: self.hardware(), freq: self.freq, ..host }
+        let kernel_if_possible = self.source.source().is_none() && self.kernel.is_none();
+        HostOptions { hardware: self.hardware(), freq: self.freq, kernel_if_possible, ..host }
     }
 
     /// The options of pebs and ibs.
@@ -106,7 +114,7 @@ impl SourceArgs {
             (_, Some(freq)) => Pace::Frequency(freq),
             _ => Pace::Rate(rate.unwrap_or(DEFAULT_RATE)),
         };
-        Hardware { pace, ldlat, stores, kernel, batched }
+        Hardware { pace, ldlat, stores, kernel: kernel == Some(KernelCode::Yes), batched }
     }
 }
 
@@ -202,5 +210,33 @@ pub(super) fn failure_of(error: NotStarted, watched: Watched, verbose: u8) -> Fa
         }
         SessionError::Profile(error) => Failure::Usage(error.into()),
         error => Failure::Unsupported(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        source: SourceArgs,
+    }
+
+    #[test]
+    fn kernel_code_is_sampled_if_asked_for_or_where_auto_can() {
+        let host = |words: &[&str]| {
+            let words = ["scxprof"].iter().chain(words);
+            let host = Command::try_parse_from(words).unwrap().source.host();
+            (host.hardware.kernel, host.kernel_if_possible)
+        };
+        assert_eq!(host(&[]), (false, true));
+        assert_eq!(host(&["--source", "timer"]), (false, false));
+        assert_eq!(host(&["--source", "pebs", "--kernel"]), (true, false));
+        assert_eq!(host(&["--kernel"]), (true, false));
+        assert_eq!(host(&["--kernel=yes", "--source", "timer"]), (true, false));
+        assert_eq!(host(&["--kernel=no"]), (false, false));
+        assert!(Command::try_parse_from(["scxprof", "--kernel=maybe"]).is_err());
     }
 }

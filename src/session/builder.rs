@@ -216,7 +216,7 @@ impl<'a> Builder<'a> {
             lines: analysis.source_lines.take(),
         };
         let mut stop = StopConditions { time, stop, pids: Vec::new(), roots, recorder: None };
-        let (mut skipped, mut raises) = (Skipped::new(), false);
+        let (mut skipped, mut no_kernel, mut raises) = (Skipped::new(), None, false);
         let (from, source) = match input {
             Input::Feed(feed) => (OpenInput::Feed(feed), Source::Recorded),
             Input::Trace(trace) => (OpenInput::Trace(trace), Source::Recorded),
@@ -231,12 +231,19 @@ impl<'a> Builder<'a> {
                 raises = host.priority().is_some();
                 let started = start_host(host, &stop.roots, memory, unwinding(&symbols))?;
                 (stop.pids, stop.recorder) = (started.pids, started.capture.recorder().cloned());
-                skipped = started.skipped;
+                (skipped, no_kernel) = (started.skipped, started.no_kernel);
                 (OpenInput::Kernel(Box::new(started.capture)), started.source)
             }
         };
         let sampling = Sampling { from, sinks, select, stop, memory, use_hints: analysis.use_hints };
-        Ok(Session { source, skipped, sampling, raises, plan: Plan { specs, analysis, target_cpus, caches, symbols } })
+        Ok(Session {
+            source,
+            skipped,
+            no_kernel,
+            sampling,
+            raises,
+            plan: Plan { specs, analysis, target_cpus, caches, symbols },
+        })
     }
 }
 

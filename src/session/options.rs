@@ -42,6 +42,9 @@ pub struct HostOptions {
     pub cpus: Vec<u32>,
     /// Options of the sources `pebs` and `ibs`; of `timer` whether kernel code is sampled too, for which `faults` is not tried.
     pub hardware: Hardware,
+    /// Lets the source `timer` sample kernel code too where that is possible, and user code alone where it is not; by default it
+    /// samples kernel code only if `hardware` says so.
+    pub kernel_if_possible: bool,
     /// Lets the source `timer` sample with its own clock, this many times a second on each CPU; by default it uses the scheduler's
     /// tick, if that works.
     pub freq: Option<u32>,
@@ -86,6 +89,7 @@ impl Default for HostOptions {
             whose: Whose::Host,
             cpus: Vec::new(),
             hardware: Hardware::default(),
+            kernel_if_possible: false,
             freq: None,
             sched: None,
             stacks: None,

@@ -103,6 +103,7 @@ impl Plan {
 pub struct Session<'a> {
     pub(super) source: Source,
     pub(super) skipped: Skipped,
+    pub(super) no_kernel: Option<crate::sampler::SamplerError>,
     pub(super) sampling: Sampling<'a>,
     /// Its thread has a nice value of -20 while it works.
     pub(super) raises: bool,
@@ -130,6 +131,12 @@ impl Session<'_> {
     #[must_use]
     pub fn skipped(&self) -> &[(Source, crate::sampler::SamplerError)] {
         &self.skipped
+    }
+
+    /// Why no kernel code is sampled with [`HostOptions::kernel_if_possible`](super::HostOptions::kernel_if_possible).
+    #[must_use]
+    pub fn no_kernel(&self) -> Option<&crate::sampler::SamplerError> {
+        self.no_kernel.as_ref()
     }
 
     /// The event of the source and its samples per second on a busy CPU, if that is known before the first sample.
@@ -176,7 +183,7 @@ impl Session<'_> {
 
     /// Samples until its end, or until `ended`, which is called about every 50 ms, returns true.
     pub fn run_until(self, ended: impl FnMut(Progress) -> bool) -> Sampled {
-        let Self { source, skipped, sampling, raises, plan } = self;
+        let Self { source, skipped, sampling, raises, plan, .. } = self;
         let _raised = raised(raises);
         let mut decider = plan.decider(source, sampling.memory);
         let procfs = matches!(sampling.from, OpenInput::Kernel(_)).then(|| sampling.stop.roots.proc.clone());

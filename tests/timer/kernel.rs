@@ -8,6 +8,7 @@ use scxprof::profile::Profile;
 use scxprof::sample::{CpuMode, MemoryId, MemoryScope, Sample, PAGE_SIZE};
 use scxprof::session::{HostOptions, Progress};
 use scxprof::testing::sampler::Target;
+use scxprof::Session;
 
 use super::programs::{build, start, Running};
 use super::{recovery, timer};
@@ -163,4 +164,26 @@ fn a_recording_gives_the_same_accesses_again() {
     let lines = std::fs::read_to_string(directory.path().join("recovered.jsonl")).unwrap();
     let named = |name: &str| lines.matches(&format!("\"path\":\"memfd:{name}\"")).count();
     assert_eq!([named("left"), named("right")], [1, 1], "{test}: once for each file");
+}
+
+/// Whoever wants it where it is possible gets one of two: samples of kernel code, or the reason why there are none.
+#[test]
+fn kernel_code_where_it_is_possible() {
+    let test = "kernel code where it is possible";
+    let _alone = alone();
+    let options = HostOptions { kernel_if_possible: true, ..timer(Target::System, None) };
+    let mut sink = Collect::default();
+    let session = match Session::builder().host(options).time(Duration::from_secs(1)).start() {
+        Ok(session) => session,
+        Err(error) => return println!("SKIP: {test}: {error}"),
+    };
+    let refused = session.no_kernel().map(ToString::to_string);
+    let outcome = session.run_into(&mut sink, |_| false);
+    match refused {
+        Some(reason) => {
+            println!("SKIP: {test}: {reason}");
+            assert_eq!(recovery(&outcome).kernel_samples, 0);
+        }
+        None => assert_eq!(outcome.loss.in_kernel, 0, "{:?}", outcome.loss),
+    }
 }

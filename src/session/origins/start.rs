@@ -12,7 +12,7 @@ use crate::host::namespace::{self, PidNamespace};
 use crate::host::{self, priority, proc, tasks, topology, Roots};
 use crate::resolve::{Cgroups, SymbolOptions};
 use crate::sample::Source;
-use crate::sampler::{SamplerOptions, Target};
+use crate::sampler::{SamplerError, SamplerOptions, Target};
 use crate::session::error::{Error, NoProcess, NotStarted, SessionError, Skipped};
 use crate::session::options::{HostOptions, Whose};
 
@@ -53,6 +53,8 @@ pub(in super::super) struct Started {
     pub(in super::super) capture: Capture,
     pub(in super::super) source: Source,
     pub(in super::super) skipped: Skipped,
+    /// Why kernel code is not sampled, if it was to be where that is possible.
+    pub(in super::super) no_kernel: Option<SamplerError>,
     /// The processes that are watched, if not the whole host is.
     pub(in super::super) pids: Vec<u32>,
 }
@@ -119,8 +121,8 @@ pub(in super::super) fn start_host(
         sources.retain(|source| *source != Source::Faults);
     }
     let mut options = CaptureOptions { sampler, host, roots: roots.clone(), memory, symbols, only: None };
-    let (capture, skipped) = start_first(&mut options, &sources, &pids)?;
-    Ok(Started { capture, source: options.sampler.source, skipped, pids })
+    let Begun { capture, skipped, no_kernel } = start_first(&mut options, &sources, &pids)?;
+    Ok(Started { capture, source: options.sampler.source, skipped, no_kernel, pids })
 }
 
 fn open_cgroup(path: &Path, roots: &Roots) -> Result<OwnedFd, Error> {
@@ -135,17 +137,20 @@ fn process_of(tid: u32, roots: &Roots) -> Option<u32> {
     proc::status_id(&roots.proc.join(tid.to_string()), "Tgid")
 }
 
-/// Starts with the first of `sources` that works here, and stores it in `options`; returns also those that do not work. If the
-/// target is the threads of `pids`, threads created meanwhile are found.
+/// A capture, the sources that do not work here, and why it has no kernel code, if that was wanted where it is possible.
+struct Begun {
+    capture: Capture,
+    skipped: Skipped,
+    no_kernel: Option<SamplerError>,
+}
+
+/// Starts with the first of `sources` that works here, and stores it in `options`. If the target is the threads of `pids`, threads
+/// created meanwhile are found.
 ///
 /// # Errors
 /// [`NotStarted`]: the last source does not work here, or one fails for another reason.
-fn start_first(
-    options: &mut CaptureOptions,
-    sources: &[Source],
-    pids: &[u32],
-) -> Result<(Capture, Skipped), NotStarted> {
-    let mut skipped = Skipped::new();
+fn start_first(options: &mut CaptureOptions, sources: &[Source], pids: &[u32]) -> Result<Begun, NotStarted> {
+    let (mut skipped, mut no_kernel) = (Skipped::new(), None);
     let mut rest = sources.iter().copied().peekable();
     loop {
         // Without any source, use the one in the options.
@@ -158,8 +163,17 @@ fn start_first(
                 options.sampler.target = Target::System;
             }
         }
+        if source_name == Source::Timer && options.host.kernel_if_possible && !options.sampler.hardware.kernel {
+            options.sampler.hardware.kernel = true;
+            match start(options, pids) {
+                Ok(capture) => return Ok(Begun { capture, skipped, no_kernel }),
+                Err(SessionError::Sampler(error)) => no_kernel = Some(error),
+                Err(error) => return Err(NotStarted { source_name, error, skipped }),
+            }
+            options.sampler.hardware.kernel = false;
+        }
         match start(options, pids) {
-            Ok(capture) => return Ok((capture, skipped)),
+            Ok(capture) => return Ok(Begun { capture, skipped, no_kernel }),
             Err(SessionError::Sampler(error)) if error.is_unsupported() && rest.peek().is_some() => {
                 skipped.push((source_name, error));
             }
