@@ -333,7 +333,9 @@ pub fn sample(
     let mut end = Some(end);
     let status = loop {
         if events().is_ok_and(|events| events == 0) {
-            end.take().into_iter().for_each(|end| end());
+            if let Some(end) = end.take() {
+                end();
+            }
         }
         if let Some(status) = record.try_wait()? {
             break status;
@@ -342,7 +344,9 @@ pub fn sample(
         shuffled += 1;
         thread::sleep(STAYS);
     };
-    end.into_iter().for_each(|end| end());
+    if let Some(end) = end {
+        end();
+    }
     // 4: samples were lost, which is said; the result is there.
     ensure!(matches!(status.code(), Some(0 | 4)), "scxprof record: {}", said());
     Ok(())
