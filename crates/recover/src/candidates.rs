@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::decode::{bit, MemOp, Opaque};
 use super::emulate::RCX;
-use super::lines::Lines;
+use super::lines::{Lines, KERNEL_HALF};
 use super::regs::RegsError;
 use super::wanted::{Base, Read};
 use scxprof_base::sample::{Access, Method};
@@ -22,8 +22,6 @@ const LINE: u64 = 64;
 const LOWEST: u64 = 4096;
 /// An upper bound of user addresses (57-bit linear addresses; the upper half is the kernel's).
 const HIGHEST: u64 = 1 << 56;
-/// The lowest address of the kernel's half.
-pub const KERNEL_HALF: u64 = !(HIGHEST - 1);
 
 /// One memory access near the sample; its address is exact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,13 +1,11 @@
 //! What a sample of kernel code has instead of the user's registers and stack.
 
-use super::lines::Snapshot;
+use super::lines::{is_of_kernel, Snapshot};
 use super::regs::Regs;
 
 /// Bytes before the stack: `struct kernel_snapshot` in operand.bpf.c.
 const HEADER: usize = 24;
 const REGS: usize = 18;
-/// What its `mode` is; that of a `struct snapshot` of user code, which has it in the same place, is 0.
-const KERNEL: u32 = 1;
 /// Bytes for the stack, however much of it there is.
 const DUMP: usize = 512;
 /// Bytes of a kernel stack: `THREAD_SIZE` in arch/x86/include/asm/page_64_types.h.
@@ -55,15 +53,10 @@ impl<'a> KernelSnapshot<'a> {
     }
 }
 
-/// True if the raw data of a sample are of kernel code.
-#[must_use]
-pub fn is_of_kernel(raw: &[u8]) -> bool {
-    raw.get(20..).and_then(<[u8]>::first_chunk).is_some_and(|mode| u32::from_le_bytes(*mode) == KERNEL)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lines::KERNEL;
     use crate::{CodeWindow, Recovery, Unrecovered};
     use proptest::prelude::*;
     use scxprof_base::sample::Method;

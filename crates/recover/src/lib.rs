@@ -75,9 +75,9 @@ mod value;
 mod wanted;
 mod window;
 
-pub use candidates::{Candidate, Operand, Unrecovered, KERNEL_HALF, MAX_CANDIDATES, MAX_STEPS};
-pub use kernel::{is_of_kernel, KernelSnapshot};
-pub use lines::Snapshot;
+pub use candidates::{Candidate, Operand, Unrecovered, MAX_CANDIDATES, MAX_STEPS};
+pub use kernel::KernelSnapshot;
+pub use lines::{is_of_kernel, Snapshot, KERNEL_HALF};
 pub use memo::CacheCounts;
 pub use recovery::{Recovery, RecoveryResult};
 pub use regs::{Regs, RegsError, REGS_MASK, STACK_DUMP_SIZE};

@@ -2,8 +2,6 @@
 
 use std::ops::Range;
 
-use super::candidates::KERNEL_HALF;
-use super::kernel::is_of_kernel;
 use super::value::Val;
 
 /// Bytes of a line.
@@ -16,6 +14,17 @@ const MAX_LINES: usize = 64;
 
 /// The part of a line's first word that is its address; the highest byte has a bit for each of its 8 words that is not known.
 const ADDRESS: u64 = (1 << 56) - 1;
+/// The lowest address of the kernel's half.
+pub const KERNEL_HALF: u64 = !ADDRESS;
+/// The mode of memory of kernel code, in the same place as in a record of such code; that of user code is 0.
+pub(super) const KERNEL: u32 = 1;
+const MODE: usize = 20;
+
+/// True if the raw data of a sample are of kernel code.
+#[must_use]
+pub fn is_of_kernel(raw: &[u8]) -> bool {
+    raw.get(MODE..).and_then(<[u8]>::first_chunk).is_some_and(|mode| u32::from_le_bytes(*mode) == KERNEL)
+}
 
 /// Memory at the moment of a sample, as the BPF program recorded it.
 ///

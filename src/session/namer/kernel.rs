@@ -18,7 +18,7 @@ use crate::resolve::frames::{Frames, FramesError};
 use crate::resolve::KernelNames;
 use crate::sample::{MemoryId, MemoryScope, RawSample, PAGE_SIZE};
 use scxprof_base::tables::Tables;
-use scxprof_recover::{CodeSource, CodeWindow, KernelSnapshot, Recovery, RecoveryResult};
+use scxprof_recover::{CodeSource, CodeWindow, KernelSnapshot, Recovery, RecoveryResult, KERNEL_HALF};
 
 /// How long the file of a page is valid, ns.
 const FILE_LIFE: u64 = 1_000_000_000;
@@ -105,7 +105,8 @@ impl KernelRecovery {
     /// `names`.
     pub(super) fn memory(&mut self, access: &RawSample, names: &mut KernelNames) -> Option<MemoryId> {
         let Self { code, judge, .. } = self;
-        match (Bookkeeping { code, judge }).place(access.addr, access.ip, access.cpu, access.time, names) {
+        let found = Found { addr: access.addr, ip: access.ip, cpu: access.cpu, is_certain: true };
+        match (Bookkeeping { code, judge }).place(&found, access.time, names) {
             Place::Kernel(phys, memory) => Some(memory.unwrap_or(MemoryId::kernel(phys))),
             Place::User | Place::Nobodys(_) => None,
         }
@@ -120,6 +121,16 @@ impl KernelRecovery {
     }
 }
 
+/// An access of kernel code.
+pub(super) struct Found {
+    pub(super) addr: u64,
+    /// The instruction.
+    pub(super) ip: u64,
+    pub(super) cpu: u32,
+    /// False if it was found by memory that others may have written since.
+    pub(super) is_certain: bool,
+}
+
 /// Tells accesses of one sample apart.
 pub(super) struct Bookkeeping<'a> {
     code: &'a mut KernelCode,
@@ -127,9 +138,19 @@ pub(super) struct Bookkeeping<'a> {
 }
 
 impl Bookkeeping<'_> {
-    /// Where an access goes that the instruction at `ip` makes on a CPU, `now` in ns. What memory is called is noted in `names`.
-    pub(super) fn place(&mut self, addr: u64, ip: u64, cpu: u32, now: u64, names: &mut KernelNames) -> Place {
+    /// Where an access goes, `now` in ns. What memory is called is noted in `names`.
+    pub(super) fn place(&mut self, access: &Found, now: u64, names: &mut KernelNames) -> Place {
+        let &Found { addr, ip, cpu, is_certain } = access;
         let kind = self.code.kind(ip);
+        if addr >= KERNEL_HALF && !is_certain {
+            // What is noted of an object stays. Pointers lead such functions far, to objects that are somebody's.
+            match kind {
+                FunctionKind::Work => {}
+                FunctionKind::Making => return Place::Nobodys(Nobodys::New),
+                FunctionKind::Common => return Place::Nobodys(Nobodys::Common),
+                FunctionKind::Bookkeeping => return Place::Nobodys(Nobodys::Allocators),
+            }
+        }
         let (phys, flags) = match self.judge.frame(addr, kind == FunctionKind::Bookkeeping, now) {
             Ok(found) => found,
             Err(place) => return place,

@@ -5,7 +5,7 @@ use std::path::Path;
 use rustc_hash::FxHashMap;
 
 use super::judge::{Nobodys, Place};
-use super::kernel::KernelRecovery;
+use super::kernel::{Found, KernelRecovery};
 use super::unresolved::Unresolved;
 use crate::bpf::WantedMap;
 use crate::host::clock::monotonic_ns;
@@ -15,7 +15,7 @@ use crate::resolve::code::constant::Constants;
 use crate::resolve::code::{At, CodeCache, CodeCounts, Limits, Mapping, Origin, Windows};
 use crate::resolve::Maps;
 use crate::sample::batch::UserContext;
-use crate::sample::{MemoryId, RawSample, Sample, ThreadIndex};
+use crate::sample::{MemoryId, Method, RawSample, Sample, ThreadIndex};
 use scxprof_base::tables::Tables;
 use scxprof_recover::{
     Candidate, CodeSource, CodeWindow, KernelSnapshot, Learned, Recovery, Regs, RegsError, Snapshot, StackRange,
@@ -224,8 +224,9 @@ impl Recoverer {
         self.found.clear();
         let mut nobodys = None;
         for &candidate in outcome.candidates {
-            let Candidate { addr, insn_ip, .. } = candidate;
-            self.found.push(match bookkeeping.place(addr, insn_ip, sample.raw.cpu, time, &mut maps.kernel_names) {
+            let Candidate { addr, insn_ip: ip, .. } = candidate;
+            let found = Found { addr, ip, cpu: sample.raw.cpu, is_certain: candidate.method != Method::Racy };
+            self.found.push(match bookkeeping.place(&found, time, &mut maps.kernel_names) {
                 Place::Nobodys(why) => {
                     nobodys = Some(why);
                     continue;

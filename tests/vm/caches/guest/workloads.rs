@@ -348,7 +348,7 @@ pub fn sample(
         end();
     }
     // 4: samples were lost, which is said; the result is there.
-    ensure!(matches!(status.code(), Some(0 | 4)), "scxprof record: {}", said());
+    ensure!(matches!(status.code(), Some(0 | 4)), "scxprof record: {status}: {}", said());
     Ok(())
 }
 
