@@ -375,7 +375,7 @@ fn engine(directory: &Path) -> Engine {
     let options = LiveOptions { analysis: AnalysisOptions::for_cpus(16), ..LiveOptions::default() };
     let live = Live::start_feed(options, Box::new(Pairs(0))).unwrap();
     // Its thread may not have begun yet, and what is stopped then takes nothing.
-    live.wait_window(u64::MAX, Duration::from_secs(180));
+    assert!(!live.wait_window(u64::MAX, Duration::from_secs(180)));
     let mut engine = Engine::new(live, Around::new(&roots)).unwrap();
     engine.stop_sampling();
     engine
