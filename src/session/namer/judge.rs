@@ -279,8 +279,10 @@ impl Judge {
             // A connection begins before a process accepts it.
             users = Users { fate: users.fate, ..new };
         }
-        let is_made = how == FunctionKind::Making;
-        let is_common = how == FunctionKind::Common || object.kind == Kind::Common;
+        // An owner tells more than the functions.
+        let is_known = object.owner.is_some_and(|owner| owner != NOBODY);
+        let is_made = how == FunctionKind::Making && !is_known;
+        let is_common = how == FunctionKind::Common && !is_known || object.kind == Kind::Common;
         users.fate = match users.fate {
             _ if is_common => Fate::Common,
             Fate::Made if is_made && users.accesses > 0 => Fate::Reused,
@@ -300,7 +302,6 @@ impl Judge {
             self.users.insert(object.start, users);
         }
         // The allocators give what a CPU has freed to whom it runs next. An owner tells that; else only that another CPU uses it too.
-        let is_known = object.owner.is_some_and(|owner| owner != NOBODY);
         match users {
             Users { fate: Fate::Common, .. } => Place::Nobodys(Nobodys::Common),
             Users { fate: Fate::Reused, .. } => Place::Nobodys(Nobodys::Reused),
