@@ -332,16 +332,22 @@ mod tests {
     fn accesses_of_kernel_code_keep_their_file() {
         let file = MemoryId::Shared { scope: MemoryScope::device(0x801, 0), ino: 7, offset: 0x1040 };
         let (user, kernel) = (0x7fff_0000_1040, 0xffff_8881_0000_1040);
-        let cases =
-            [(kernel, file, Some((0x801, 7, 0x1040))), (user, file, None), (kernel, MemoryId::kernel(64), None)];
-        for (addr, memory, expected) in cases {
+        let (timers, hardware) = (Some(Method::AtIp), None);
+        let cases = [
+            (timers, kernel, file, Some((0x801, 7, 0x1040))),
+            (hardware, kernel, file, Some((0x801, 7, 0x1040))),
+            (timers, user, file, None),
+            (timers, kernel, MemoryId::kernel(64), None),
+        ];
+        for (how, addr, memory, expected) in cases {
             let mut text = Vec::new();
             let mut writer = RecoveredWriter::new(&mut text);
-            let raw = RawSample { time: 5, cpu: 1, tid: 7, addr, method: Some(Method::AtIp), ..RawSample::default() };
+            let raw = RawSample { time: 5, cpu: 1, tid: 7, addr, method: how, ..RawSample::default() };
             writer.add(&Sample { raw, record: 1, memory: Some(memory), ..Sample::default() }, None, Names::default());
             writer.finish().unwrap();
             let accesses = Recovered::new(std::io::Cursor::new(text)).take(5, 1, 7);
-            assert_eq!(accesses.iter().map(|access| access.file).collect::<Vec<_>>(), [expected]);
+            let read = accesses.iter().map(|access| (access.file, method(&access.method)));
+            assert_eq!(read.collect::<Vec<_>>(), [(expected, how)]);
         }
     }
 

@@ -81,8 +81,10 @@ for test; do
     while read -r file; do
         copy "${file/#target/$target}"
     done < <(sed -n -e 's/^# needs: //p' -e 's|^# test: |target/vm/|p' "$test")
-    while read -ra sources; do
-        cc -O2 -Wall -static -pthread -o "$work/root/bin/$(basename "${sources[0]}" .c)" "${sources[@]}"
+    while read -r source name; do
+        # A folder's files are one program.
+        if [ -d "$source" ]; then sources=("$source"/*.c); else sources=("$source"); fi
+        cc -O2 -Wall -static -pthread -o "$work/root/bin/${name:-$(basename "$source" .c)}" "${sources[@]}"
     done < <(sed -n 's/^# cc: //p' "$test")
     while read -r source; do
         clang -g -O2 -target bpf -D__TARGET_ARCH_x86 -Wall -Werror -I "$(libbpf_headers)" -c "$source" \

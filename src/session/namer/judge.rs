@@ -140,8 +140,8 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// By the name of the cache: kernel/fork.c, net/core/skbuff.c, net/core/sock.c, net/socket.c, fs/file_table.c, fs/namei.c, block/bio.c,
-    /// lib/sg_pool.c. A cache can have the name of another one with objects of the same size, never of these with owners.
+    /// By the name of the cache: kernel/fork.c, net/core/skbuff.c, net/core/sock.c, net/socket.c, fs/file_table.c, fs/namei.c,
+    /// block/bio.c, lib/sg_pool.c. A cache can have the name of another one with objects of the same size, never of these with owners.
     pub(super) fn of(cache: &str) -> Self {
         const COMMON: [&str; 11] = [
             "skbuff_",
@@ -406,10 +406,8 @@ mod tests {
     fn an_object_is_its_owners() {
         let mut judge = judge(&[SLAB; 8]);
         let owner = |number| Some((number, 0));
-        let mut at = |start, owner, cpu| {
-            let object = Object { start, size: 0x400, cache: 3, kind: Kind::Owned(Owned::Sock), owner };
-            judge.object(start + 0x10, object, cpu, FunctionKind::Work)
-        };
+        let sock = |start, owner| Object { start, size: 0x400, cache: 3, kind: Kind::Owned(Owned::Sock), owner };
+        let mut at = |start, owner, cpu| judge.object(start + 0x10, sock(start, owner), cpu, FunctionKind::Work);
         let kept = |start: u64| Place::Kernel(start + 0x10, Some(MemoryId::kernel_object(3, start)));
         // Though one CPU alone accesses it.
         assert_eq!(
@@ -430,6 +428,12 @@ mod tests {
             [at(0x5000, owner(9), 0), at(0x5000, Some(NOBODY), 0), at(0x5000, owner(9), 0)],
             [kept(0x5000), reused, reused]
         );
+        // Functions that make objects, or work with what is common, reach it too, and take it from nobody.
+        for how in [FunctionKind::Common, FunctionKind::Making, FunctionKind::Making, FunctionKind::Work] {
+            let place = judge.object(0x6010, sock(0x6000, owner(7)), 0, how);
+            assert!([NEW, kept(0x6000)].contains(&place), "{how:?}: {place:?}");
+        }
+        assert_eq!(judge.object(0x6010, sock(0x6000, owner(7)), 0, FunctionKind::Work), kept(0x6000));
         let message = Object { start: 0x3000, size: 0x100, cache: 4, kind: Kind::of("skbuff_head_cache"), owner: None };
         for cpu in 0..3 {
             assert_eq!(judge.object(0x3040, message, cpu, FunctionKind::Work), Place::Nobodys(Nobodys::Common));

@@ -1,5 +1,5 @@
-//! The kernel's half of the timer source: from a sample of kernel code to its accesses, and to those of them that say something of the
-//! thread's work.
+//! The kernel's half: from a sample of kernel code to its accesses, of the timer source, and to those accesses, of the hardware too, that
+//! say something of the thread's work.
 
 use std::ops::Range;
 use std::os::unix::ffi::OsStringExt;
@@ -94,7 +94,9 @@ impl KernelRecovery {
         let task = judge.add_task(snapshot.task);
         changed.clear();
         changed.extend_from_slice(judge.frames.per_cpu());
-        changed.insert(changed.partition_point(|range| range.start < task.start), task);
+        if !judge.frames.is_per_cpu(task.start) {
+            changed.insert(changed.partition_point(|range| range.start < task.start), task);
+        }
         let mut source = Source { code, now: monotonic_ns(), windows };
         let KernelSnapshot { regs, dump, memory, .. } = snapshot;
         let result = recovery.recover_with(regs, dump, memory.without(changed), snapshot.stack(), &mut source);
@@ -105,7 +107,7 @@ impl KernelRecovery {
     /// `names`.
     pub(super) fn memory(&mut self, access: &RawSample, names: &mut KernelNames) -> Option<MemoryId> {
         let Self { code, judge, .. } = self;
-        let found = Found { addr: access.addr, ip: access.ip, cpu: access.cpu, is_certain: true };
+        let found = KernelAccess { addr: access.addr, ip: access.ip, cpu: access.cpu, is_certain: true };
         match (Bookkeeping { code, judge }).place(&found, access.time, names) {
             Place::Kernel(phys, memory) => Some(memory.unwrap_or(MemoryId::kernel(phys))),
             Place::User | Place::Nobodys(_) => None,
@@ -122,7 +124,7 @@ impl KernelRecovery {
 }
 
 /// An access of kernel code.
-pub(super) struct Found {
+pub(super) struct KernelAccess {
     pub(super) addr: u64,
     /// The instruction.
     pub(super) ip: u64,
@@ -139,8 +141,8 @@ pub(super) struct Bookkeeping<'a> {
 
 impl Bookkeeping<'_> {
     /// Where an access goes, `now` in ns. What memory is called is noted in `names`.
-    pub(super) fn place(&mut self, access: &Found, now: u64, names: &mut KernelNames) -> Place {
-        let &Found { addr, ip, cpu, is_certain } = access;
+    pub(super) fn place(&mut self, access: &KernelAccess, now: u64, names: &mut KernelNames) -> Place {
+        let &KernelAccess { addr, ip, cpu, is_certain } = access;
         let kind = self.code.kind(ip);
         if addr >= KERNEL_HALF && !is_certain {
             // What is noted of an object stays. Pointers lead such functions far, to objects that are somebody's.

@@ -5,7 +5,7 @@ use std::path::Path;
 use rustc_hash::FxHashMap;
 
 use super::judge::{Nobodys, Place};
-use super::kernel::{Found, KernelRecovery};
+use super::kernel::{KernelAccess, KernelRecovery};
 use super::unresolved::Unresolved;
 use crate::bpf::WantedMap;
 use crate::host::clock::monotonic_ns;
@@ -225,7 +225,7 @@ impl Recoverer {
         let mut nobodys = None;
         for &candidate in outcome.candidates {
             let Candidate { addr, insn_ip: ip, .. } = candidate;
-            let found = Found { addr, ip, cpu: sample.raw.cpu, is_certain: candidate.method != Method::Racy };
+            let found = KernelAccess { addr, ip, cpu: sample.raw.cpu, is_certain: candidate.method != Method::Racy };
             self.found.push(match bookkeeping.place(&found, time, &mut maps.kernel_names) {
                 Place::Nobodys(why) => {
                     nobodys = Some(why);

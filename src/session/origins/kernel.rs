@@ -126,8 +126,8 @@ impl Capture {
     pub(super) fn start(options: &CaptureOptions) -> Result<Self, SessionError> {
         let CaptureOptions { sampler: sampling, host, roots, memory, .. } = options;
         let cgroups = Cgroups::new(roots)?;
-        // First, as it reads the kernel's symbols: events that are open cost something.
-        let mut notes = Vec::new();
+        let sampler = Sampler::open(sampling)?;
+        let mut notes = sampler.notes().to_vec();
         let is_hardware = matches!(sampling.source, Source::Pebs | Source::Ibs);
         let kernel = if sampling.hardware.kernel && (is_hardware || sampling.source == Source::Timer) {
             // Of what the recovery of accesses has, a fourth.
@@ -143,9 +143,7 @@ impl Capture {
         } else {
             None
         };
-        let sampler = Sampler::open(sampling)?;
         let opened = boottime_ns();
-        notes.extend_from_slice(sampler.notes());
         let rate = sampler.samples_per_second();
         if !matches!(sampling.target, Target::Tasks { .. }) {
             notes.extend(strangers(roots, sampling.source));

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests the plugin: exact counts on the host (patterns.c), then patterns in a guest of 8 CPUs with two last-level caches, within bounds.
+# Tests the plugin: exact counts on the host (patterns.c), whether the guests' BPF program compiles, then patterns in a guest of 8 CPUs with two last-level caches, within bounds.
 # Usage: tests/vm/caches/patterns.sh [--host] [SUITE]     the guest boots the kernel of tests/vm/cache/SUITE (sid); none with --host
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -21,6 +21,13 @@ failed=0
 mkdir "$work/host"
 cc -std=c11 -O2 -Wall -Wextra -Werror -o "$work/patterns" patterns.c
 "$work/patterns" "$work/host" || failed=1
+# What the guests load with it, which nothing else compiles, includes a header of ours.
+headers=("${CARGO_TARGET_DIR:-../../../target}"/*/build/libbpf-sys-*/out/include)
+if [ -d "${headers[0]}" ]; then
+    clang -fsyntax-only -target bpf -D__TARGET_ARCH_x86 -Wall -Werror -I "${headers[0]}" who.bpf.c || failed=1
+else
+    printf 'SKIP: who.bpf.c: cargo has built no libbpf\n'
+fi
 [ -z "$host" ] || exit "$failed"
 
 status=0

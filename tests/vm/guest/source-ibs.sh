@@ -2,7 +2,7 @@
 # cpu: amd
 # needs: target/debug/scxprof
 # needs: target/debug/examples/vm-check
-# cc: tests/sharing/programs/family.c tests/sharing/programs/contention.c tests/sharing/programs/kernel.c tests/sharing/programs/memory.c tests/sharing/programs/phases.c tests/sharing/programs/protocols.c tests/sharing/programs/structures.c
+# cc: tests/sharing/programs family
 # shellcheck shell=dash source=tests/vm/lib.sh
 . /lib/vm.sh
 for name in zen3 zen4 zen5; do

@@ -174,7 +174,7 @@ impl Source {
                  that missed the L1 cache"
             }
             Self::Timer => {
-                "accesses of running user code near each timer tick, without latency; those of the kernel only if asked for; not \
+                "accesses of running code near each timer tick, without latency; those of the kernel where it is sampled; not \
                  those to thread-local memory, of gather instructions, or whose address registers were overwritten before the tick"
             }
             Self::Faults => {

@@ -299,7 +299,7 @@ pub fn sample(
     profile: &str,
     (begin, end): (impl FnOnce(), impl FnOnce()),
 ) -> Result<()> {
-    let words = [&["record", "--source", "timer", "-t", seconds, "-o", profile], more].concat();
+    let words = [&["record", "-v", "--source", "timer", "-t", seconds, "-o", profile], more].concat();
     let cpus = thread::available_parallelism()?.get();
     let mut shuffled = 0;
     if fs::exists(profile)? {
@@ -310,15 +310,15 @@ pub fn sample(
     let mut record =
         Command::new("scxprof").args(words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(out).spawn()?;
     let fds = format!("/proc/{}/fd", record.id());
-    let events = || -> Result<usize> {
-        let links = fs::read_dir(&fds)?.flatten().filter_map(|fd| fs::read_link(fd.path()).ok());
-        Ok(links.filter(|link| link.to_string_lossy().contains("perf_event")).count())
+    let samples = || -> Result<bool> {
+        let mut links = fs::read_dir(&fds)?.flatten().filter_map(|fd| fs::read_link(fd.path()).ok());
+        Ok(links.any(|link| link.to_string_lossy().contains("perf_event")))
     };
     let begun = workload.stopped_while(|| {
-        // It samples once each CPU has its event.
+        // Each CPU has its event then, and what it reads first was read.
         wait_for("scxprof record does not begin", || {
             ensure!(record.try_wait()?.is_none(), "scxprof record ended before it began");
-            Ok(events()? >= cpus)
+            Ok(said().contains("using the timer source"))
         })?;
         begin();
         Ok(())
@@ -332,7 +332,7 @@ pub fn sample(
     // No thread is always on these.
     let mut end = Some(end);
     let status = loop {
-        if events().is_ok_and(|events| events == 0) {
+        if samples().is_ok_and(|samples| !samples) {
             if let Some(end) = end.take() {
                 end();
             }
