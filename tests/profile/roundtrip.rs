@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use scxprof::resolve::Cgroups;
 use scxprof::sample::{MemoryId, Sample, Source};
@@ -353,8 +353,23 @@ fn records_are_ours_where_another_profiler_looks_on() {
             others.push((event, ring));
         }
     }
-    for _ in 0..50 {
+    // Its file is there before its events are, and begins with the mappings of what ran already: samples are sure when it is larger.
+    let size = || {
+        std::fs::read_dir(dir.path())
+            .unwrap()
+            .flatten()
+            .find_map(|entry| Some(std::fs::metadata(entry.path().join("perf.data")).ok()?.len()))
+    };
+    let (before, begun) = (size().unwrap_or(0), Instant::now());
+    let mut processes = 0;
+    while processes < 50 || size().unwrap_or(0) < before + (2 << 20) {
         assert!(Command::new("true").status().unwrap().success());
+        processes += 1;
+        assert!(
+            begun.elapsed() < Duration::from_secs(45),
+            "after {processes} processes it has written {:?} bytes",
+            size()
+        );
     }
     interrupt(child);
     if others.is_empty() {
@@ -382,7 +397,8 @@ fn records_are_ours_where_another_profiler_looks_on() {
             _ => {}
         }
     }
-    assert!(samples > 50 && mappings > 50, "{samples}, {mappings}");
+    println!("{processes} processes: {samples} samples, {mappings} mappings");
+    assert!(samples > 50 && mappings > 50, "{processes} processes: {samples} samples, {mappings} mappings");
 }
 
 #[test]
