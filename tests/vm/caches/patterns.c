@@ -374,6 +374,18 @@ static void records(void) {
     tell(ASK, 1);
     tell(ASK, 0);
     check(!strcmp(came(path_of_out), "{\"asked\":1,\"found\":1}\n"), "an access to the kernel's memory is not recorded");
+    // A new window has nothing of the last one, and what comes again is in it.
+    for (int again = 0; again < 2; again++) {
+        magic(0, RECORD);
+        if (again)
+            on_access(0, LOAD, KERNEL + 123, (void *)0x123456);
+        stop();
+        memcpy(memory + TOLD, entry, sizeof entry);
+        tell(ASK, 1);
+        tell(ASK, 0);
+        const char *expected = again ? "{\"asked\":1,\"found\":1}\n" : "{\"asked\":1,\"found\":0}\n";
+        check(!strcmp(came(path_of_out), expected), again ? "an access of the window before is not recorded" : "a window has those before it");
+    }
 
     // 300 pages with 2 misses each, one of them again by replacement.
     fresh();

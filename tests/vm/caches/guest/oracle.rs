@@ -29,7 +29,9 @@ pub fn check(name: &str, sampling: &Sampling, who: &Who, page: &mut Page) -> Res
     let workload = Workload::start(name, 1)?;
     let groups: BTreeMap<u64, u64> =
         workload.put(who)?.into_iter().map(|(process, group)| (u64::from(process), u64::from(group))).collect();
-    let mut options = vec!["--freq", sampling.freq];
+    // With the model a CPU is so slow that a thread which reads samples of kernel code may not sleep for 2 s, and the kernel ends real-time
+    // threads that don't.
+    let mut options = vec!["--freq", sampling.freq, "--realtime", "0"];
     options.extend(sampling.kernel.then_some("--kernel"));
     // Not before and after: scxprof reads the kernel's symbols, which takes long with the model.
     let begin = || {
