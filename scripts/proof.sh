@@ -104,7 +104,7 @@ needs_of() {
 
 # guest NAME SMP CACHES SCHEDULERS WORKLOADS [oracle] [KEY=VALUE...]: runs one; its lines go to NAME.out.
 guest() {
-    local name=$1 smp=$2 caches=$3 cpus=${2%%,*} oracle="" extra="" missing it begin=$SECONDS status=0 slice=2000 schedulers=() workloads=()
+    local name=$1 smp=$2 caches=$3 cpus=${2%%,*} oracle="" extra="" missing it begin=$SECONDS status=0 schedulers=() workloads=()
     for it in ${4//,/ }; do
         if scheduler "$it" >/dev/null; then
             schedulers+=("$it")
@@ -138,12 +138,10 @@ guest() {
         [ -z "$oracle" ] || printf 'proof-guest oracle llcs=%s %s %s || fail "the oracle"\n' "$caches" "$it" "$*"
     } >"$work/$name.sh"
     case ,${it#*=}, in *,build,*) extra=$work/build.cpio ;; esac
-    # Nobody counts misses there, and long turns are faster.
-    case " $* " in *" kernel=yes "*) slice=50000 ;; esac
     printf 'proof: %s begins (%s CPUs, %s caches; %s; %s)\n' "$name" "$cpus" "$caches" "${schedulers[*]}" "${workloads[*]}"
     # shellcheck disable=SC2097,SC2098 # They are for the command alone.
     VM_SHIFT=1 VM_TIMEOUT=${VM_TIMEOUT:-14400} VM_EXTRA=$extra \
-        VM_CACHES="llcs=$caches,l1=32:8,l2=512:8,llc=16384:16,slice=$slice,out=$results/$name.out,files=$results/$name.files" \
+        VM_CACHES="llcs=$caches,l1=32:8,l2=512:8,llc=16384:16,out=$results/$name.out,files=$results/$name.files" \
         tests/vm/boot.sh sid max,l3-cache=on "$work/$name.sh" >"$results/$name.log" 2>&1 || status=$?
     if [ "$status" -ne 0 ] || ! grep -q "^::end $name 0 " "$results/$name.log"; then
         printf 'proof: %s FAILED: %s (%s)\n' "$name" "$(grep -v '^::' "$results/$name.log" | tail -n 4 | tr '\n' ' ')" "$results/$name.log"

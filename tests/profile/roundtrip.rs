@@ -397,7 +397,6 @@ fn records_are_ours_where_another_profiler_looks_on() {
             _ => {}
         }
     }
-    println!("{processes} processes: {samples} samples, {mappings} mappings");
     assert!(samples > 50 && mappings > 50, "{processes} processes: {samples} samples, {mappings} mappings");
 }
 

@@ -150,7 +150,6 @@ static void begin(bool record) {
     recording = record;
     if (record) {
         zero(bloom, bloom_bytes);
-        memset(recent, 0, sizeof recent);
         free(pages);
         pages = NULL;
         page_slots = page_count = page_misses = pages_seen = pages_named = asked = found = 0;

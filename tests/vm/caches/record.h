@@ -12,9 +12,6 @@ struct page {
     bool named;
 };
 
-// Accesses that were put into the filter last.
-#define RECENT 8192
-static uint64_t recent[RECENT];
 static uint64_t *bloom;
 static uint64_t bloom_bytes, asked, found;
 static struct page *pages;
@@ -26,30 +23,22 @@ static inline uint64_t mix(uint64_t x) {
     return x ^ (x >> 32);
 }
 
-static inline uint64_t hash_of(uint64_t group, uint64_t ip, uint64_t vaddr) {
-    return mix(mix(ip ^ group << 48) + vaddr);
-}
-
 // The 64 bytes of the filter for this access, and in *bits the numbers of its 6 bits in there, 9 bits each: one miss of the host's caches
 // for each access, not six.
-static inline uint64_t *bloom_block(uint64_t hash, uint64_t *bits) {
+static inline uint64_t *bloom_block(uint64_t group, uint64_t ip, uint64_t vaddr, uint64_t *bits) {
+    uint64_t hash = mix(mix(ip ^ group << 48) + vaddr);
     *bits = mix(hash + 0x9e3779b97f4a7c15ULL);
     return bloom + (((hash >> 32) * (bloom_bytes / LINE)) >> 32) * (LINE / 8);
 }
 
 static inline void bloom_put(uint64_t group, uint64_t ip, uint64_t vaddr) {
-    // Most accesses come again soon, and are not put twice: the filter is larger than the host's caches, and this is not.
-    uint64_t hash = hash_of(group, ip, vaddr), *last = &recent[hash & (RECENT - 1)];
-    if (*last == hash && hash)
-        return;
-    *last = hash;
-    uint64_t bits, *block = bloom_block(hash, &bits);
+    uint64_t bits, *block = bloom_block(group, ip, vaddr, &bits);
     for (int i = 0; i < 6; i++, bits >>= 9)
         block[(bits >> 6) & 7] |= 1ULL << (bits & 63);
 }
 
 static bool bloom_has(uint64_t group, uint64_t ip, uint64_t vaddr) {
-    uint64_t bits, *block = bloom_block(hash_of(group, ip, vaddr), &bits);
+    uint64_t bits, *block = bloom_block(group, ip, vaddr, &bits);
     for (int i = 0; i < 6; i++, bits >>= 9)
         if (!(block[(bits >> 6) & 7] & 1ULL << (bits & 63)))
             return false;
