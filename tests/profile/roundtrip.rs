@@ -353,7 +353,7 @@ fn records_are_ours_where_another_profiler_looks_on() {
             others.push((event, ring));
         }
     }
-    // Its file is there before its events are, and begins with the mappings of what ran already: samples are sure when it is larger.
+    // Its file is there before its events are enabled, and begins with the mappings of what ran already: samples are sure when it is larger.
     let size = || {
         std::fs::read_dir(dir.path())
             .unwrap()
