@@ -151,6 +151,30 @@ files_in_the_kernel() {
     fi
 }
 
+# groups_of_the_kernel SOURCE [OPTIONS...]: with `--kernel`, that source finds the pairs of processes that share only through the kernel,
+# beside others that read files. A minute is enough where few samples of 15 s are of what they share.
+groups_of_the_kernel() {
+    for program in pipes unixes readers; do
+        in_cgroup "workload.slice/$program" family "$program" 3600 >"$program.out" &
+    done
+    for program in pipes unixes readers; do
+        wait_for 60 grep -qs ready "$program.out" || return 1
+    done
+    for seconds in 15 60; do
+        scxprof run --source "$@" --kernel -t "$seconds" --target-cpus 64 --cell pipes=/workload.slice/pipes \
+            --cell unixes=/workload.slice/unixes -v -o cells.json >said 2>&1
+        status=$?
+        if { [ "$status" -eq 0 ] || [ "$status" -eq 4 ]; } &&
+            vm-check groups cells.json /workload.slice/pipes pipes.out /workload.slice/unixes unixes.out; then
+            killall family
+            return 0
+        fi
+    done
+    killall family
+    cat said
+    return 1
+}
+
 # same_attrs OPTIONS OF scxprof run...: the module's log of what scxprof asks for against what perf asks for.
 same_attrs() {
     empty_logs

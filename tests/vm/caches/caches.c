@@ -4,6 +4,8 @@
 //
 //     -plugin caches.so,llcs=2,l1=32:8,l2=256:8,llc=2048:16,ram=FILE,out=FILE,files=FILE,bloom_mib=256,slice=2000     caches as KiB:ways
 //
+// only=kernel instead of the caches: nothing is modelled, and RECORD keeps only what kernel code accesses.
+//
 // QEMU runs one vCPU after the other, each for up to half a million instructions, in which no other one would touch a line that both
 // write all the time. So while the model runs, the turn of a CPU ends after slice=2000 instructions. QEMU takes the CPUs in the order
 // of their numbers, so that a line which all of them write would change its last-level cache once for each cache in a round, however
@@ -37,6 +39,7 @@ static const uint8_t *ram;
 static FILE *out, *files;
 static uint64_t windows;
 static bool modelled, counted, recording;
+static bool only_kernel; // no caches; accesses of kernel code are kept
 static unsigned turn;   // this CPU runs
 static uint64_t ran;    // its instructions since its turn began
 static uint64_t length; // those after which it ends
@@ -46,7 +49,7 @@ static uint64_t chance = 0x9e3779b97f4a7c15; // the last number of xorshift64, n
 static uint64_t table;       // physical address of the table "who runs"; no page with 0
 static uint64_t table_vpage; // the page that the kernel sees it at; never one with UINT64_MAX
 static enum magic pending[MAX_CPUS];
-static bool all_matter; // all accesses must be looked at, not only those to table_vpage
+static bool all_matter; // all accesses must be looked up, not only those to table_vpage
 
 // --- What the guest says
 
@@ -122,7 +125,7 @@ static void append(uint64_t phys) {
 }
 
 static void set_all_matter(void) {
-    all_matter = modelled || (table && table_vpage == UINT64_MAX);
+    all_matter = (modelled && !only_kernel) || (table && table_vpage == UINT64_MAX);
     for (unsigned cpu = 0; cpu < cpus; cpu++)
         all_matter |= pending[cpu] != 0;
 }
@@ -150,6 +153,7 @@ static void begin(bool record) {
     recording = record;
     if (record) {
         zero(bloom, bloom_bytes);
+        memset(waiting, 0, sizeof waiting);
         free(pages);
         pages = NULL;
         page_slots = page_count = page_misses = pages_seen = pages_named = asked = found = 0;
@@ -166,6 +170,7 @@ static void add(struct counts *sum, const struct counts *count) {
 static void end(void) {
     static const struct counts none;
     modelled = recording = false;
+    bloom_settle();
     if (!counted) {
         complain("END without BEGIN: no line");
         return;
@@ -233,10 +238,18 @@ static inline void model(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t vadd
         bloom_put(group, ip, vaddr);
 }
 
+// An access of kernel code for a workload is kept, where that is all that is done.
+static inline void keep(unsigned cpu, uint64_t vaddr, uint64_t ip) {
+    if (recording && only_kernel && ip >= USER_END && now[cpu] >= counts[cpu] + WORKLOAD)
+        bloom_put(now[cpu] - counts[cpu], ip, vaddr);
+}
+
 static void on_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t vaddr, void *ip) {
     uint64_t phys;
-    if (!all_matter && vaddr / PAGE != table_vpage)
+    if (!all_matter && vaddr / PAGE != table_vpage) {
+        keep(cpu, vaddr, (uintptr_t)ip);
         return;
+    }
     bool store = qemu_plugin_mem_is_store(info), follows = store && pending[cpu] && vaddr < USER_END;
     if (!phys_of(info, vaddr, &phys)) {
         if (follows) {
@@ -255,6 +268,8 @@ static void on_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t vaddr, 
             table_vpage = vaddr / PAGE;
             set_all_matter();
         }
+    } else if (only_kernel) {
+        keep(cpu, vaddr, (uintptr_t)ip);
     } else if (modelled) {
         model(cpu, info, vaddr, phys, store, (uintptr_t)ip);
     }
@@ -388,16 +403,16 @@ static bool map_ram(const char *path) {
 EXPORT int qemu_plugin_version = 1;
 
 EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info, int argc, char **argv) {
-    static const char *const names[] = {"llcs", "l1", "l2", "llc", "ram", "out", "files", "bloom_mib", "slice"};
-    enum { LLCS, L1, L2, LLC, RAM, OUT_FILE, FILES, BLOOM, SLICE, OPTIONS };
-    const char *options[OPTIONS] = {"2", "32:8", "256:8", "2048:16", NULL, NULL, NULL, "256", "2000"}, *rest;
+    static const char *const names[] = {"llcs", "l1", "l2", "llc", "ram", "out", "files", "bloom_mib", "slice", "only"};
+    enum { LLCS, L1, L2, LLC, RAM, OUT_FILE, FILES, BLOOM, SLICE, ONLY, OPTIONS };
+    const char *options[OPTIONS] = {"2", "32:8", "256:8", "2048:16", NULL, NULL, NULL, "256", "2000", NULL}, *rest;
     for (int i = 0; i < argc; i++) {
         int option = 0;
         size_t length = strcspn(argv[i], "=");
         while (option < OPTIONS && (strlen(names[option]) != length || memcmp(names[option], argv[i], length)))
             option++;
         if (option == OPTIONS || argv[i][length] != '=' || !argv[i][length + 1]) {
-            complain("%s: no such option: want llcs, l1, l2, llc, ram, out, files, bloom_mib or slice, =, and a value", argv[i]);
+            complain("%s: no such option: want llcs, l1, l2, llc, ram, out, files, bloom_mib, slice or only, =, and a value", argv[i]);
             return 1;
         }
         options[option] = argv[i] + length + 1;
@@ -419,6 +434,11 @@ EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info, int
     }
     if (!number(options[SLICE], 1 << 30, &slice, &rest) || *rest) {
         complain("slice=%s: want 1 to %d instructions", options[SLICE], 1 << 30);
+        return 1;
+    }
+    only_kernel = options[ONLY];
+    if (only_kernel && strcmp(options[ONLY], "kernel")) {
+        complain("only=%s: want kernel", options[ONLY]);
         return 1;
     }
     if (!cpu_exit || !qemu_get_cpu) {

@@ -347,6 +347,44 @@ static void windows_of_counts(void) {
     check(!*last && complaints() == 1, "END without BEGIN");
 }
 
+// Whether this access was recorded, as ASK says.
+static bool has(unsigned group, uint64_t ip, uint64_t vaddr) {
+    uint64_t entry[3] = {group, ip, vaddr};
+    memcpy(memory + TOLD, entry, sizeof entry);
+    tell(ASK, 1);
+    tell(ASK, 0);
+    return !strcmp(came(path_of_out), "{\"asked\":1,\"found\":1}\n");
+}
+
+static void records_of_kernel_code(void) {
+    fresh();
+    stop();
+    only_kernel = true;
+    magic(0, RECORD);
+    void *code = (void *)(KERNEL + 0x1000);
+    on_access(0, LOAD, KERNEL + 123, code);
+    on_access(0, STORE, 456, code);
+    on_access(0, LOAD, 789, (void *)0x400000);
+    // As long as it is looked up what the next store tells.
+    magic(0, OUT);
+    on_access(0, LOAD, KERNEL + 1011, code);
+    uint32_t nothing[2] = {0, 0};
+    memcpy(memory + TOLD + 4088, nothing, sizeof nothing);
+    on_access(0, STORE | 2, TOLD + 4088, NULL);
+    run(0, 2);
+    on_access(0, LOAD, KERNEL + 1213, code);
+    run(0, WORKLOAD + 1);
+    on_access(0, LOAD, KERNEL + 1415, code);
+    stop();
+    on_access(0, LOAD, KERNEL + 1617, code);
+    uint64_t ip = (uintptr_t)code;
+    check(has(WORKLOAD, ip, KERNEL + 123) && has(WORKLOAD, ip, 456) && has(WORKLOAD, ip, KERNEL + 1011), "kernel code's are kept");
+    check(has(WORKLOAD + 1, ip, KERNEL + 1415), "who runs is known without the model");
+    check(!has(WORKLOAD, 0x400000, 789) && !has(2, ip, KERNEL + 1213) && !has(WORKLOAD + 1, ip, KERNEL + 1617), "no others are kept");
+    expect("nothing is modelled", WORKLOAD, (struct counts){0});
+    only_kernel = false;
+}
+
 static void records(void) {
     fresh();
     magic(0, RECORD);
@@ -534,7 +572,7 @@ static void random_accesses(void) {
 static void options(qemu_info_t info, char *ram_option, char *out_option) {
     static char *const wrong[] = {"llcs=0",      "llcs=9",    "llcs=x",      "llcs=2x",  "l1=32", "l1=32:", "l2=48:8",      "llc=2048:65",
                                   "llc=:8",      "l2=256:0",  "bloom_mib=",  "colour=1", "l1",    "=",      "ram=/nowhere", "out=/no/x",
-                                  "files=/no/x", "bloom_mib=-1", "slice=0"};
+                                  "files=/no/x", "bloom_mib=-1", "slice=0",  "only=user"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         char *argv[] = {ram_option, out_option, wrong[i]};
         check(qemu_plugin_install(0, &info, 3, argv) && complaints() == 1, wrong[i]);
@@ -580,6 +618,7 @@ int main(int argc, char **argv) {
     groups();
     windows_of_counts();
     records();
+    records_of_kernel_code();
     bounds();
     translation();
     turns();

@@ -12,6 +12,9 @@ struct page {
     bool named;
 };
 
+// Hashes of accesses whose bits are not set yet; 0: none. (One access in 2^64 has this hash, and is not kept.)
+#define WAITING 32
+static uint64_t waiting[WAITING], waited;
 static uint64_t *bloom;
 static uint64_t bloom_bytes, asked, found;
 static struct page *pages;
@@ -23,22 +26,43 @@ static inline uint64_t mix(uint64_t x) {
     return x ^ (x >> 32);
 }
 
+static inline uint64_t hash_of(uint64_t group, uint64_t ip, uint64_t vaddr) {
+    return mix(mix(ip ^ group << 48) + vaddr);
+}
+
 // The 64 bytes of the filter for this access, and in *bits the numbers of its 6 bits in there, 9 bits each: one miss of the host's caches
 // for each access, not six.
-static inline uint64_t *bloom_block(uint64_t group, uint64_t ip, uint64_t vaddr, uint64_t *bits) {
-    uint64_t hash = mix(mix(ip ^ group << 48) + vaddr);
+static inline uint64_t *bloom_block(uint64_t hash, uint64_t *bits) {
     *bits = mix(hash + 0x9e3779b97f4a7c15ULL);
     return bloom + (((hash >> 32) * (bloom_bytes / LINE)) >> 32) * (LINE / 8);
 }
 
-static inline void bloom_put(uint64_t group, uint64_t ip, uint64_t vaddr) {
-    uint64_t bits, *block = bloom_block(group, ip, vaddr, &bits);
+static inline void bloom_set(uint64_t hash) {
+    uint64_t bits, *block = bloom_block(hash, &bits);
     for (int i = 0; i < 6; i++, bits >>= 9)
         block[(bits >> 6) & 7] |= 1ULL << (bits & 63);
 }
 
+// Its bits are set some accesses later, when the host has fetched the line: it did not wait for it then.
+static inline void bloom_put(uint64_t group, uint64_t ip, uint64_t vaddr) {
+    uint64_t bits, hash = hash_of(group, ip, vaddr), *due = &waiting[waited++ % WAITING];
+    if (*due)
+        bloom_set(*due);
+    *due = hash;
+    __builtin_prefetch(bloom_block(hash, &bits), 1);
+}
+
+// Sets the bits of all that still wait.
+static void bloom_settle(void) {
+    for (int i = 0; i < WAITING; i++) {
+        if (waiting[i])
+            bloom_set(waiting[i]);
+        waiting[i] = 0;
+    }
+}
+
 static bool bloom_has(uint64_t group, uint64_t ip, uint64_t vaddr) {
-    uint64_t bits, *block = bloom_block(group, ip, vaddr, &bits);
+    uint64_t bits, *block = bloom_block(hash_of(group, ip, vaddr), &bits);
     for (int i = 0; i < 6; i++, bits >>= 9)
         if (!(block[(bits >> 6) & 7] & 1ULL << (bits & 63)))
             return false;

@@ -9,6 +9,7 @@ use anyhow::{bail, Context, Result};
 mod attrs;
 mod cells;
 mod family;
+mod groups;
 mod perf;
 mod placement;
 mod samples;
@@ -25,6 +26,7 @@ fn main() -> Result<()> {
         "attrs" => attrs::check(rest),
         "cells" => cells::check(rest),
         "family" => family::check(rest),
+        "groups" => groups::check(rest),
         "perf" => perf::check(rest),
         "placement" => placement::check(rest),
         "stats" => stats::check(rest),

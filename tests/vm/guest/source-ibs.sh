@@ -13,6 +13,8 @@ done
 machine zen4 kernel=1 || exit 1
 in_cgroup workload.slice/ibs vm-check samples source=ibs kernel=1 || fail "with the kernel's accesses"
 files_in_the_kernel ibs || fail "the files that the kernel reads"
+machine zen4 kernel=1 locks=1 || exit 1
+groups_of_the_kernel ibs || fail "the groups that share through the kernel"
 machine zen3 || exit 1
 in_cgroup workload.slice/ibs vm-check samples source=ibs period=250000 || fail "with a period"
 in_cgroup workload.slice/ibs vm-check samples source=ibs freq=1000 || fail "with a frequency"

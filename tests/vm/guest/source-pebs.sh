@@ -15,6 +15,8 @@ in_cgroup workload.slice/pebs vm-check samples source=pebs freq=1000 || fail "wi
 machine skylake kernel=1 || exit 1
 in_cgroup workload.slice/pebs vm-check samples source=pebs kernel=1 ldlat=3 || fail "with the kernel's accesses"
 files_in_the_kernel pebs || fail "the files that the kernel reads"
+machine skylake kernel=1 locks=1 || exit 1
+groups_of_the_kernel pebs --stores || fail "the groups that share through the kernel"
 machine sapphire-rapids || exit 1
 configuration pebs pebs || fail "the configuration"
 configuration auto pebs || fail "the configuration of auto"

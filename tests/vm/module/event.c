@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Events that a timer drives: one event happens per nanosecond, and each time a period has passed, the interrupted user code
- * says by its registers what the "sampled operation" was. Of kernel code it is the next one if that is a copy, else of the stack.
+ * says by its registers what the "sampled operation" was. Of kernel code it is the next access (code.c), one of the next locks that are taken,
+ * or one of the stack. A memory PMU counts where interrupts are off, too, which a timer never meets; of locks most are taken there.
  */
 #include <linux/hash.h>
 #include <linux/hrtimer.h>
@@ -23,9 +24,12 @@ struct operation {
 static int (*overflow)(struct perf_event *, struct perf_sample_data *, struct pt_regs *);
 static void (*sample_took)(u64);
 static DEFINE_PER_CPU(struct perf_event *, ibs_owner);
+/* Its period has passed: its operation is one of the next locks, and not always that of the switch to another task which follows a tick. */
+static DEFINE_PER_CPU(struct perf_event *, armed);
+static DEFINE_PER_CPU(unsigned int, locks_left);
 
 /* The core does not export these to modules; a kprobe finds them. */
-static void *find(const char *name)
+void *sim_find(const char *name)
 {
 	struct kprobe probe = { .symbol_name = name };
 	unsigned long addr;
@@ -42,10 +46,10 @@ static void *find(const char *name)
 
 int sim_find_symbols(void)
 {
-	overflow = find("perf_event_overflow");
-	sample_took = find("perf_sample_event_took");
-	if (!overflow || !sample_took) {
-		pr_err("simpmu: no kprobe finds %s\n", overflow ? "perf_sample_event_took" : "perf_event_overflow");
+	overflow = sim_find("perf_event_overflow");
+	sample_took = sim_find("perf_sample_event_took");
+	if (!overflow || !sample_took || !sim_find_decoder()) {
+		pr_err("simpmu: no kprobe finds perf_event_overflow, perf_sample_event_took or insn_decode\n");
 		return -ENOENT;
 	}
 	return 0;
@@ -95,23 +99,47 @@ static bool is_copy(struct pt_regs *regs)
 	return regs->cx && code[0] == 0xf3 && (code[1] == 0xa4 || (code[1] == 0x48 && code[2] == 0xa5));
 }
 
-static void of_kernel(struct pt_regs *regs, struct operation *op)
+static void of_store(struct operation *op)
+{
+	op->kind = STORE;
+	op->src = S(OP, STORE) | S(LVL, L1) | S(LVL, HIT) | S(LVLNUM, L1) | S(SNOOP, NA) | S(LOCK, NA);
+}
+
+static void of_load(struct operation *op, bool is_near)
 {
 	op->kind = LOAD;
-	op->addr = regs->sp;
-	op->src = S(OP, LOAD) | S(LVL, L1) | S(LVL, HIT) | S(LVLNUM, L1) | S(SNOOP, NA) | S(LOCK, NA);
-	if (!is_copy(regs))
-		return;
-	/* Both are equally frequent; the address alone would tell which. */
-	if (hash_64(ktime_get_mono_fast_ns(), 1)) {
-		op->kind = STORE;
-		op->addr = regs->di;
-		op->src = S(OP, STORE) | S(LVL, L1) | S(LVL, HIT) | S(LVLNUM, L1) | S(SNOOP, NA) | S(LOCK, NA);
-		return;
+	op->latency = is_near ? 0 : 60;
+	op->src = S(OP, LOAD) | S(LVL, HIT) | S(SNOOP, NA) | S(LOCK, NA);
+	op->src |= is_near ? S(LVL, L1) | S(LVLNUM, L1) : S(LVL, L3) | S(LVLNUM, L3);
+}
+
+/* The thread that took a lock last has its line, as if each thread had a CPU of its own. */
+static bool had_it(u64 lock)
+{
+	static u32 last[1 << 12];
+	u32 *thread = &last[hash_64(lock >> 6, 12)];
+	bool had = READ_ONCE(*thread) == current->pid;
+
+	WRITE_ONCE(*thread, current->pid);
+	return had;
+}
+
+static void of_kernel(struct pt_regs *regs, struct operation *op)
+{
+	bool is_store = false, is_near = true;
+
+	if (is_copy(regs)) {
+		/* Both are equally frequent; the address alone would tell which. What a process copies into the kernel it has just made. */
+		is_store = hash_64(ktime_get_mono_fast_ns(), 1);
+		op->addr = is_store ? regs->di : regs->si;
+		is_near = op->addr < TASK_SIZE_MAX;
+	} else if (!sim_next_access(regs, &op->addr, &is_store)) {
+		op->addr = regs->sp;
 	}
-	op->addr = regs->si;
-	op->latency = 60;
-	op->src = S(OP, LOAD) | S(LVL, L3) | S(LVL, HIT) | S(LVLNUM, L3) | S(SNOOP, NA) | S(LOCK, NA);
+	if (is_store)
+		of_store(op);
+	else
+		of_load(op, is_near);
 }
 
 static void interrupted(struct pt_regs *regs, struct operation *op)
@@ -221,6 +249,59 @@ static void send(struct perf_event *event, struct pt_regs *regs, struct operatio
 		sample_took(sim_took_ns);
 }
 
+static int on_lock(struct kprobe *probe, struct pt_regs *regs)
+{
+	struct perf_event *event = this_cpu_read(armed);
+	struct operation op = { .addr = regs->di };
+	bool had = had_it(op.addr);
+
+	/* Not the locks of the timer that has armed it. */
+	if (!event || in_hardirq() || in_serving_softirq() || this_cpu_dec_return(locks_left))
+		return 0;
+	this_cpu_write(armed, NULL);
+	if (event->state != PERF_EVENT_STATE_ACTIVE || event->hw.state & PERF_HES_STOPPED)
+		return 0;
+	if (sim_pmu(event)->ibs ? hash_64(ktime_get_mono_fast_ns(), 1) : event->attr.config == sim_pmu(event)->stores)
+		of_store(&op);
+	else
+		of_load(&op, had);
+	if (passes(event, &op))
+		send(event, regs, &op);
+	return 0;
+}
+
+/* How the kernel takes a lock, whose address is the first argument. */
+static struct kprobe locks[] = {
+	{ .symbol_name = "mutex_lock", .pre_handler = on_lock },
+	{ .symbol_name = "_raw_spin_lock", .pre_handler = on_lock },
+	{ .symbol_name = "_raw_spin_lock_bh", .pre_handler = on_lock },
+	{ .symbol_name = "_raw_spin_lock_irqsave", .pre_handler = on_lock },
+};
+
+int sim_watch_locks(void)
+{
+	int i, rc;
+
+	for (i = 0; i < ARRAY_SIZE(locks); i++) {
+		rc = register_kprobe(&locks[i]);
+		if (rc) {
+			pr_err("simpmu: no kprobe at %s: %d\n", locks[i].symbol_name, rc);
+			while (i--)
+				unregister_kprobe(&locks[i]);
+			return rc;
+		}
+	}
+	return 0;
+}
+
+void sim_watch_no_locks(void)
+{
+	int i;
+
+	for (i = 0; i < ARRAY_SIZE(locks); i++)
+		unregister_kprobe(&locks[i]);
+}
+
 static enum hrtimer_restart tick(struct hrtimer *timer)
 {
 	struct perf_event *event = container_of(timer, struct perf_event, hw.hrtimer);
@@ -235,9 +316,14 @@ static enum hrtimer_restart tick(struct hrtimer *timer)
 	local64_set(&hwc->period_left, 0);
 	hwc->last_period = event->attr.freq ? step(event) : hwc->sample_period;
 	if (regs && sim_silent != SILENT_COUNTER && !is_excluded(event, regs)) {
-		interrupted(regs, &op);
-		if (passes(event, &op))
-			send(event, regs, &op);
+		if (sim_locks && !user_mode(regs) && !is_copy(regs) && hash_64(ktime_get_mono_fast_ns(), 1)) {
+			this_cpu_write(armed, event);
+			this_cpu_write(locks_left, 1 + hash_64(ktime_get_mono_fast_ns(), 5));
+		} else {
+			interrupted(regs, &op);
+			if (passes(event, &op))
+				send(event, regs, &op);
+		}
 	}
 	if (hwc->state & PERF_HES_STOPPED)
 		return HRTIMER_NORESTART;
@@ -298,6 +384,8 @@ static void del(struct perf_event *event, int flags)
 	stop(event, PERF_EF_UPDATE);
 	if (this_cpu_read(ibs_owner) == event)
 		this_cpu_write(ibs_owner, NULL);
+	if (this_cpu_read(armed) == event)
+		this_cpu_write(armed, NULL);
 }
 
 static void read(struct perf_event *event)

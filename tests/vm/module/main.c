@@ -15,7 +15,10 @@ module_param(swfilt, int, 0444);
 MODULE_PARM_DESC(swfilt, "ibs_op filters by privilege in software: 0, 1, or -1 for what this kernel's driver does");
 bool sim_kernel;
 module_param_named(kernel, sim_kernel, bool, 0644);
-MODULE_PARM_DESC(kernel, "samples of kernel code too, as loads from its stack");
+MODULE_PARM_DESC(kernel, "samples of kernel code too: its next access, or one of its stack");
+bool sim_locks;
+module_param_named(locks, sim_locks, bool, 0444);
+MODULE_PARM_DESC(locks, "half of the samples of kernel code are of locks, if those are not of copies; takes time at each lock");
 int sim_silent;
 module_param_named(silent, sim_silent, int, 0644);
 MODULE_PARM_DESC(silent, "events open and are never scheduled (1), or are scheduled and never count (2)");
@@ -50,6 +53,12 @@ static int __init simpmu_init(void)
 	rc = sim_log_open();
 	if (rc)
 		return rc;
+	if (sim_locks)
+		rc = sim_watch_locks();
+	if (rc) {
+		sim_log_close();
+		return rc;
+	}
 	for (i = 0; i < SIM_PMUS && sim_pmus[i].name; i++) {
 		struct sim_pmu *p = &sim_pmus[i];
 		/*
@@ -63,6 +72,8 @@ static int __init simpmu_init(void)
 		if (rc) {
 			pr_err("simpmu: cannot register %s: %d\n", p->name, rc);
 			unregister();
+			if (sim_locks)
+				sim_watch_no_locks();
 			sim_log_close();
 			return rc;
 		}
@@ -74,6 +85,8 @@ static int __init simpmu_init(void)
 static void __exit simpmu_exit(void)
 {
 	unregister();
+	if (sim_locks)
+		sim_watch_no_locks();
 	sim_log_close();
 }
 

@@ -50,7 +50,14 @@ int sim_check_period(struct perf_event *event, u64 period);
 
 /* event.c: events that a timer drives. */
 int sim_find_symbols(void);
+void *sim_find(const char *name);
+int sim_watch_locks(void);
+void sim_watch_no_locks(void);
 void sim_fill_ops(struct pmu *pmu);
+
+/* code.c: what interrupted kernel code accesses next. */
+bool sim_find_decoder(void);
+bool sim_next_access(struct pt_regs *regs, u64 *addr, bool *is_store);
 
 /* log.c: what was asked of the PMUs and what they sent, in debugfs. */
 int sim_log_open(void);
@@ -63,7 +70,7 @@ extern atomic_long_t sim_ticks, sim_throttled;
 enum { SILENT_HELD = 1, SILENT_COUNTER };
 
 /* main.c: the parameters that can be changed while it runs. */
-extern bool sim_kernel;
+extern bool sim_kernel, sim_locks;
 extern int sim_silent;
 extern unsigned long sim_floor_ns, sim_took_ns;
 

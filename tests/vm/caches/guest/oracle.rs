@@ -32,7 +32,10 @@ pub fn check(name: &str, sampling: &Sampling, who: &Who, page: &mut Page) -> Res
     // With the model a CPU is so slow that a thread which reads samples of kernel code may not sleep for 2 s, and the kernel ends real-time
     // threads that don't.
     let mut options = vec!["--freq", sampling.freq, "--realtime", "0"];
-    options.extend(sampling.kernel.then_some("--kernel"));
+    if sampling.kernel {
+        // The thread that recovers them is behind for seconds at such a rate.
+        options.extend(["--kernel", "--mmap-pages", "4096"]);
+    }
     // Not before and after: scxprof reads the kernel's symbols, which takes long with the model.
     let begin = || {
         plugin::warm();
