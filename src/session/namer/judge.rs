@@ -54,6 +54,18 @@ pub(super) enum Nobodys {
     Reused,
 }
 
+impl Place {
+    /// The memory of the kernel that is meant, if stores are sampled or not.
+    pub(super) fn memory(self, has_stores: bool) -> Option<MemoryId> {
+        match self {
+            Self::Kernel(_, Some(memory)) => Some(memory),
+            // Pages pass from one thread to the next, as those with a message's bytes do. That is only seen where they are written.
+            Self::Kernel(phys, None) if has_stores => Some(MemoryId::kernel(phys)),
+            Self::Kernel(_, None) | Self::User | Self::Nobodys(_) => None,
+        }
+    }
+}
+
 impl Nobodys {
     /// A short name.
     pub(super) fn name(self) -> &'static str {
@@ -92,11 +104,22 @@ pub(super) struct Judge {
     pub(super) mounts: FxHashMap<u64, Vec<u8>>,
 }
 
+/// Who accesses memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct User {
+    pub(super) thread: u32,
+    pub(super) cpu: u32,
+}
+
 /// Who used memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Users {
     /// The CPU that accessed it first; `None` if another one did too.
     cpu: Option<u32>,
+    /// The thread that accessed it last, and the one before it; 0 if there is none.
+    threads: [u32; 2],
+    /// A thread has come back to it after another one.
+    is_shared: bool,
     /// Whose it was, where objects of the kind tell that.
     owner: Option<(u64, u64)>,
     /// The accesses since it was made, as far as that matters.
@@ -270,9 +293,17 @@ impl Judge {
         Ok((phys, flags))
     }
 
-    /// Where an access of a CPU to an object goes, by a function of that kind.
-    pub(super) fn object(&mut self, phys: u64, object: Object, cpu: u32, how: FunctionKind) -> Place {
-        let new = Users { cpu: Some(cpu), owner: object.owner, accesses: 0, fate: Fate::Stays };
+    /// Where an access of a thread to an object goes, by a function of that kind.
+    pub(super) fn object(&mut self, phys: u64, object: Object, user: User, how: FunctionKind) -> Place {
+        let User { thread, cpu } = user;
+        let new = Users {
+            cpu: Some(cpu),
+            threads: [thread, 0],
+            is_shared: false,
+            owner: object.owner,
+            accesses: 0,
+            fate: Fate::Stays,
+        };
         let before = self.users.get(&object.start).copied();
         let mut users = before.unwrap_or(new);
         if users.owner == Some(NOBODY) && object.owner != users.owner {
@@ -298,15 +329,21 @@ impl Judge {
         if users.cpu != Some(cpu) {
             users.cpu = None;
         }
+        if users.threads[0] != thread {
+            users.is_shared |= users.threads[1] == thread;
+            users.threads = [thread, users.threads[0]];
+        }
         if before != Some(users) {
             self.users.insert(object.start, users);
         }
-        // The allocators give what a CPU has freed to whom it runs next. An owner tells that; else only that another CPU uses it too.
+        // The allocators give what a CPU has freed to whom it runs next. An owner tells that; else only that another CPU uses it too, and that
+        // a thread comes back to it: what a process leaves behind is another's for good.
         match users {
             Users { fate: Fate::Common, .. } => Place::Nobodys(Nobodys::Common),
             Users { fate: Fate::Reused, .. } => Place::Nobodys(Nobodys::Reused),
             Users { cpu: Some(_), .. } if !is_made && !is_known => Place::Nobodys(Nobodys::OneCpu),
             Users { accesses, .. } if accesses < PROVEN => Place::Nobodys(Nobodys::New),
+            Users { threads: [_, 1..=u32::MAX], is_shared: false, .. } if !is_known => Place::Nobodys(Nobodys::Reused),
             _ => Place::Kernel(phys, object.memory(phys)),
         }
     }
@@ -329,6 +366,11 @@ mod tests {
     const ONE_CPU: Place = Place::Nobodys(Nobodys::OneCpu);
     const ALLOCATORS: Place = Place::Nobodys(Nobodys::Allocators);
 
+    /// One thread on that CPU.
+    fn on(cpu: u32) -> User {
+        User { thread: 7, cpu }
+    }
+
     /// On a machine with frames of these uses, run queues in the fifth, and a task in the first.
     fn judge(flags: &[u64]) -> Judge {
         let frames = frames::made(BASE, vec![BASE + 4 * PAGE_SIZE], flags);
@@ -350,7 +392,7 @@ mod tests {
         match judge.frame(addr, is_bookkeeping, 0) {
             Err(place) => place,
             Ok((phys, flags)) if flags.is_cached_file() => Place::Kernel(phys, None),
-            Ok((phys, flags)) => judge.object(phys, Object::unknown(phys, flags), cpu, FunctionKind::Work),
+            Ok((phys, flags)) => judge.object(phys, Object::unknown(phys, flags), on(cpu), FunctionKind::Work),
         }
     }
 
@@ -374,6 +416,15 @@ mod tests {
         // A page that is none of a file.
         assert_eq!([place(page(3), 0), place(page(3), 1)], [ONE_CPU, NEW]);
         assert_eq!(place(page(3) + 0x800, 1), Place::Kernel(3 * PAGE_SIZE + 0x800, None));
+    }
+
+    #[test]
+    fn a_page_of_nothing_known_takes_stores_to_mean_something() {
+        let memory = MemoryId::kernel_object(3, 0x1000);
+        assert_eq!([true, false].map(|has| Place::Kernel(0x1008, Some(memory)).memory(has)), [Some(memory); 2]);
+        let page = [true, false].map(|has| Place::Kernel(0x1008, None).memory(has));
+        assert_eq!(page, [Some(MemoryId::kernel(0x1008)), None]);
+        assert_eq!([Place::User, TASK].map(|place| place.memory(true)), [None; 2]);
     }
 
     #[test]
@@ -407,7 +458,7 @@ mod tests {
         let mut judge = judge(&[SLAB; 8]);
         let owner = |number| Some((number, 0));
         let sock = |start, owner| Object { start, size: 0x400, cache: 3, kind: Kind::Owned(Owned::Sock), owner };
-        let mut at = |start, owner, cpu| judge.object(start + 0x10, sock(start, owner), cpu, FunctionKind::Work);
+        let mut at = |start, owner, cpu| judge.object(start + 0x10, sock(start, owner), on(cpu), FunctionKind::Work);
         let kept = |start: u64| Place::Kernel(start + 0x10, Some(MemoryId::kernel_object(3, start)));
         // Though one CPU alone accesses it.
         assert_eq!(
@@ -430,17 +481,17 @@ mod tests {
         );
         // Functions that make objects, or work with what is common, reach it too, and take it from nobody.
         for how in [FunctionKind::Common, FunctionKind::Making, FunctionKind::Making, FunctionKind::Work] {
-            let place = judge.object(0x6010, sock(0x6000, owner(7)), 0, how);
+            let place = judge.object(0x6010, sock(0x6000, owner(7)), on(0), how);
             assert!([NEW, kept(0x6000)].contains(&place), "{how:?}: {place:?}");
         }
-        assert_eq!(judge.object(0x6010, sock(0x6000, owner(7)), 0, FunctionKind::Work), kept(0x6000));
+        assert_eq!(judge.object(0x6010, sock(0x6000, owner(7)), on(0), FunctionKind::Work), kept(0x6000));
         let message = Object { start: 0x3000, size: 0x100, cache: 4, kind: Kind::of("skbuff_head_cache"), owner: None };
         for cpu in 0..3 {
-            assert_eq!(judge.object(0x3040, message, cpu, FunctionKind::Work), Place::Nobodys(Nobodys::Common));
+            assert_eq!(judge.object(0x3040, message, on(cpu), FunctionKind::Work), Place::Nobodys(Nobodys::Common));
         }
         // One in a cache of another name.
         let message = Object { start: 0x4000, kind: Kind::Other, ..message };
-        let mut at = |cpu, how| judge.object(0x4040, message, cpu, how);
+        let mut at = |cpu, how| judge.object(0x4040, message, on(cpu), how);
         assert_eq!([at(0, FunctionKind::Work), at(1, FunctionKind::Work)], [ONE_CPU, NEW]);
         for cpu in 0..4 {
             let how = if cpu == 0 { FunctionKind::Common } else { FunctionKind::Work };
@@ -453,7 +504,7 @@ mod tests {
         let mut judge = judge(&[SLAB; 8]);
         let mut at = |start, cpu, is_making| {
             let object = Object { start, size: 0x400, cache: 3, kind: Kind::Other, owner: None };
-            judge.object(start, object, cpu, if is_making { FunctionKind::Making } else { FunctionKind::Work })
+            judge.object(start, object, on(cpu), if is_making { FunctionKind::Making } else { FunctionKind::Work })
         };
         let kept = |start: u64| Place::Kernel(start, Some(MemoryId::kernel_object(3, start)));
         // Made when it is watched, and then it stays. What makes it takes several accesses.
@@ -465,6 +516,28 @@ mod tests {
         // Made again.
         let reused = Place::Nobodys(Nobodys::Reused);
         assert_eq!([at(0x1000, 0, true), at(0x1000, 1, false), at(0x1000, 0, false)], [reused; 3]);
+    }
+
+    #[test]
+    fn an_object_is_shared_once_a_thread_comes_back_to_it() {
+        let mut judge = judge(&[SLAB; 8]);
+        let mut at = |start, thread, cpu, owner| {
+            let object = Object { start, size: 0x400, cache: 3, kind: Kind::Other, owner };
+            judge.object(start, object, User { thread, cpu }, FunctionKind::Work)
+        };
+        let kept = |start: u64| Place::Kernel(start, Some(MemoryId::kernel_object(3, start)));
+        let reused = Place::Nobodys(Nobodys::Reused);
+        // What one process after the other has is nobody's, but the first one's as long as there is no other.
+        let one_by_one = [7, 7, 7, 8, 8, 9, 9].map(|thread| at(0x1000, thread, thread % 2, None));
+        assert_eq!(one_by_one, [ONE_CPU, ONE_CPU, ONE_CPU, reused, reused, reused, reused]);
+        let one = [0, 1, 0, 1].map(|cpu| at(0x2000, 7, cpu, None));
+        assert_eq!(one, [ONE_CPU, NEW, kept(0x2000), kept(0x2000)]);
+        // What two use in turn is theirs, and a third one's.
+        let in_turn = [7, 8, 7, 8, 9].map(|thread| at(0x3000, thread, thread % 2, None));
+        assert_eq!(in_turn, [ONE_CPU, NEW, kept(0x3000), kept(0x3000), kept(0x3000)]);
+        // Where the owner is known, that tells it.
+        let owned = [7, 8, 9].map(|thread| at(0x4000, thread, 0, Some((5, 0))));
+        assert_eq!(owned, [NEW, NEW, kept(0x4000)]);
     }
 
     #[test]

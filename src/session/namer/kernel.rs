@@ -7,7 +7,7 @@ use std::path::Path;
 
 use rustc_hash::FxHashMap;
 
-use super::judge::{Judge, Kind, Nobodys, Object, Place, Slab, NOBODY};
+use super::judge::{Judge, Kind, Nobodys, Object, Place, Slab, User, NOBODY};
 use crate::bpf::{FilePage, KernelMemory, Refusal};
 use crate::host::clock::monotonic_ns;
 use crate::host::kallsyms::KallsymsError;
@@ -50,6 +50,8 @@ pub(in crate::session) struct KernelRecovery {
     windows: Windows,
     /// Memory that the interrupt, or the program that took the sample, has changed since; sorted.
     changed: Vec<Range<u64>>,
+    /// False if loads alone are sampled.
+    has_stores: bool,
     pub(super) judge: Judge,
 }
 
@@ -66,11 +68,17 @@ fn mounts(procfs: &Path) -> FxHashMap<u64, Vec<u8>> {
 }
 
 impl KernelRecovery {
-    /// For this host, with `cpus`, within about `memory` bytes.
+    /// For this host, with `cpus`, within about `memory` bytes; `has_stores` is false if loads alone are sampled.
     ///
     /// # Errors
     /// What the kernel does not allow or have.
-    pub(in crate::session) fn new(procfs: &Path, sysfs: &Path, cpus: &[u32], memory: usize) -> Result<Self, NoKernel> {
+    pub(in crate::session) fn new(
+        procfs: &Path,
+        sysfs: &Path,
+        cpus: &[u32],
+        memory: usize,
+        has_stores: bool,
+    ) -> Result<Self, NoKernel> {
         let mut reader = KernelMemory::load()?;
         // An entry has some 40 bytes with its slot in the table.
         let frames = Frames::new(&mut reader, procfs, cpus, memory / 8 / 40)?;
@@ -79,7 +87,7 @@ impl KernelRecovery {
         let task_size = size.ok().and_then(|size| size.trim().parse().ok()).unwrap_or(TASK);
         let judge = Judge::new(frames, task_size, memory / 8, mounts(procfs));
         let recovery = Recovery::new(memory / 2);
-        Ok(Self { code, recovery, windows: Windows::default(), changed: Vec::new(), judge })
+        Ok(Self { code, recovery, windows: Windows::default(), changed: Vec::new(), has_stores, judge })
     }
 
     /// The kernel's map of all memory.
@@ -89,7 +97,7 @@ impl KernelRecovery {
 
     /// The accesses near a sample, and what tells where they go.
     pub(super) fn recover(&mut self, snapshot: &KernelSnapshot<'_>) -> (RecoveryResult<'_>, Bookkeeping<'_>) {
-        let Self { code, recovery, windows, changed, judge } = self;
+        let Self { code, recovery, windows, changed, judge, .. } = self;
         windows.clear();
         let task = judge.add_task(snapshot.task);
         changed.clear();
@@ -106,12 +114,10 @@ impl KernelRecovery {
     /// The memory that an access of the hardware's is to, if that tells something of the thread's work. What it is called is noted in
     /// `names`.
     pub(super) fn memory(&mut self, access: &RawSample, names: &mut KernelNames) -> Option<MemoryId> {
-        let Self { code, judge, .. } = self;
-        let found = KernelAccess { addr: access.addr, ip: access.ip, cpu: access.cpu, is_certain: true };
-        match (Bookkeeping { code, judge }).place(&found, access.time, names) {
-            Place::Kernel(phys, memory) => Some(memory.unwrap_or(MemoryId::kernel(phys))),
-            Place::User | Place::Nobodys(_) => None,
-        }
+        let Self { code, judge, has_stores, .. } = self;
+        let user = User { thread: access.tid, cpu: access.cpu };
+        let found = KernelAccess { addr: access.addr, ip: access.ip, user, is_certain: true };
+        (Bookkeeping { code, judge }).place(&found, access.time, names).memory(*has_stores)
     }
 
     /// Its sizes.
@@ -128,7 +134,7 @@ pub(super) struct KernelAccess {
     pub(super) addr: u64,
     /// The instruction.
     pub(super) ip: u64,
-    pub(super) cpu: u32,
+    pub(super) user: User,
     /// False if it was found by memory that others may have written since.
     pub(super) is_certain: bool,
 }
@@ -142,7 +148,7 @@ pub(super) struct Bookkeeping<'a> {
 impl Bookkeeping<'_> {
     /// Where an access goes, `now` in ns. What memory is called is noted in `names`.
     pub(super) fn place(&mut self, access: &KernelAccess, now: u64, names: &mut KernelNames) -> Place {
-        let &KernelAccess { addr, ip, cpu, is_certain } = access;
+        let &KernelAccess { addr, ip, user, is_certain } = access;
         let kind = self.code.kind(ip);
         if addr >= KERNEL_HALF && !is_certain {
             // What is noted of an object stays. Pointers lead such functions far, to objects that are somebody's.
@@ -159,7 +165,8 @@ impl Bookkeeping<'_> {
         };
         if flags.is_cached_file() {
             return match self.file(phys, now) {
-                None if self.judge.frames.page(phys).is_none() => Place::Kernel(phys, None),
+                // Which file is not known here.
+                None if self.judge.frames.page(phys).is_none() => Place::Kernel(phys, Some(MemoryId::kernel(phys))),
                 // Private memory of a process that the kernel accesses by its own address, or blocks of a file system.
                 None => Place::Nobodys(Nobodys::Common),
                 Some(memory) => {
@@ -172,7 +179,7 @@ impl Bookkeeping<'_> {
         }
         let object = if flags.is_slab() { self.object(phys, now, names) } else { None };
         let object = object.unwrap_or(Object::unknown(phys, flags));
-        self.judge.object(phys, object, cpu, kind)
+        self.judge.object(phys, object, user, kind)
     }
 
     /// Notes the path of the file in memory that a physical address is of.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rustc_hash::FxHashMap;
 
-use super::judge::{Nobodys, Place};
+use super::judge::{Nobodys, Place, User};
 use super::kernel::{KernelAccess, KernelRecovery};
 use super::unresolved::Unresolved;
 use crate::bpf::WantedMap;
@@ -225,7 +225,8 @@ impl Recoverer {
         let mut nobodys = None;
         for &candidate in outcome.candidates {
             let Candidate { addr, insn_ip: ip, .. } = candidate;
-            let found = KernelAccess { addr, ip, cpu: sample.raw.cpu, is_certain: candidate.method != Method::Racy };
+            let user = User { thread: sample.raw.tid, cpu: sample.raw.cpu };
+            let found = KernelAccess { addr, ip, user, is_certain: candidate.method != Method::Racy };
             self.found.push(match bookkeeping.place(&found, time, &mut maps.kernel_names) {
                 Place::Nobodys(why) => {
                     nobodys = Some(why);

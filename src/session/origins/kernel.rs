@@ -130,8 +130,9 @@ impl Capture {
         let mut notes = sampler.notes().to_vec();
         let is_hardware = matches!(sampling.source, Source::Pebs | Source::Ibs);
         let kernel = if sampling.hardware.kernel && (is_hardware || sampling.source == Source::Timer) {
+            let has_stores = sampling.source != Source::Pebs || sampling.hardware.stores;
             // Of what the recovery of accesses has, a fourth.
-            let kernel = KernelRecovery::new(&roots.proc, &roots.sys, &sampling.cpus, memory / 16);
+            let kernel = KernelRecovery::new(&roots.proc, &roots.sys, &sampling.cpus, memory / 16, has_stores);
             match kernel.map_err(|error| error.to_string()) {
                 Ok(kernel) => Some(kernel),
                 Err(error) if is_hardware => {
