@@ -55,7 +55,7 @@ pub(super) enum Nobodys {
 }
 
 impl Place {
-    /// The memory of the kernel that is meant, if stores are sampled or not.
+    /// The kernel's memory that is meant, if any; `has_stores` is false if loads alone are sampled.
     pub(super) fn memory(self, has_stores: bool) -> Option<MemoryId> {
         match self {
             Self::Kernel(_, Some(memory)) => Some(memory),
@@ -343,7 +343,9 @@ impl Judge {
             Users { fate: Fate::Reused, .. } => Place::Nobodys(Nobodys::Reused),
             Users { cpu: Some(_), .. } if !is_made && !is_known => Place::Nobodys(Nobodys::OneCpu),
             Users { accesses, .. } if accesses < PROVEN => Place::Nobodys(Nobodys::New),
-            Users { threads: [_, 1..=u32::MAX], is_shared: false, .. } if !is_known => Place::Nobodys(Nobodys::Reused),
+            Users { threads: [_, before], is_shared: false, .. } if before != 0 && !is_known => {
+                Place::Nobodys(Nobodys::Reused)
+            }
             _ => Place::Kernel(phys, object.memory(phys)),
         }
     }

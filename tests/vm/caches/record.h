@@ -43,7 +43,7 @@ static inline void bloom_set(uint64_t hash) {
         block[(bits >> 6) & 7] |= 1ULL << (bits & 63);
 }
 
-// Its bits are set some accesses later, when the host has fetched the line: it did not wait for it then.
+// Its bits are set some accesses later, when the host has fetched the line. Where it waits for each, a guest takes nearly twice as long.
 static inline void bloom_put(uint64_t group, uint64_t ip, uint64_t vaddr) {
     uint64_t bits, hash = hash_of(group, ip, vaddr), *due = &waiting[waited++ % WAITING];
     if (*due)

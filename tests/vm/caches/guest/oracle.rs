@@ -29,11 +29,11 @@ pub fn check(name: &str, sampling: &Sampling, who: &Who, page: &mut Page) -> Res
     let workload = Workload::start(name, 1)?;
     let groups: BTreeMap<u64, u64> =
         workload.put(who)?.into_iter().map(|(process, group)| (u64::from(process), u64::from(group))).collect();
-    // With the model a CPU is so slow that a thread which reads samples of kernel code may not sleep for 2 s, and the kernel ends real-time
-    // threads that don't.
+    // While the plugin keeps accesses, a CPU is so slow that a thread which reads samples of kernel code may not sleep for 2 s, and the kernel
+    // ends real-time threads that don't.
     let mut options = vec!["--freq", sampling.freq, "--realtime", "0"];
     if sampling.kernel {
-        // The thread that recovers them is behind for seconds at such a rate.
+        // In rings of the usual size nearly half of the samples at 4 kHz were lost.
         options.extend(["--kernel", "--mmap-pages", "4096"]);
     }
     // Not before and after: scxprof reads the kernel's symbols, which takes long with the model.
