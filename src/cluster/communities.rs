@@ -290,7 +290,8 @@ fn fit(regions: &mut [Region], threads: usize) {
 }
 
 /// True if few of the threads that could use the region certainly do not. A thread certainly does not use it if one that used
-/// it as the others do would rarely have so few accesses.
+/// it as the others do would rarely have so few accesses. Threads with so few samples that none in the region would tell nothing
+/// do not count, unless they use it: many short processes would make the memory of a pair that of all.
 fn is_hub(region: &Region, users: &[u32], demand: &[Demand], rules: &Rules) -> bool {
     let sum = |of: &dyn Fn(&Sharer) -> f64| region.sharers.iter().map(of).sum::<f64>();
     let rate = sum(&|it| it.counted) / sum(&|it| demand[it.thread as usize].counted);
@@ -300,7 +301,8 @@ fn is_hub(region: &Region, users: &[u32], demand: &[Demand], rules: &Rules) -> b
     let none = users.iter().filter(|&&rank| few(rank, 0.0)).count();
     let touching = region.sharers.iter().filter(|it| few(it.thread, 0.0)).count();
     let hardly = region.sharers.iter().filter(|it| few(it.thread, it.counted)).count();
-    ((none - touching.min(none) + hardly) as f64) < rules.others * users.len() as f64
+    let told = none + region.sharers.len() - touching.min(region.sharers.len());
+    ((none - touching.min(none) + hardly) as f64) < rules.others * told as f64
 }
 
 /// The communities of threads that are connected.
@@ -472,10 +474,16 @@ fn whole(
     })
 }
 
-/// The threads with as much in common as those that certainly have enough, if these are at least two and most of them.
+/// The threads with as much in common as those that certainly have enough, if these are at least two and most of them. One miss
+/// of a thread with few samples is a large part of them, but not certain: of many short processes, those that happened to be
+/// sampled at a common line would be a community.
 fn of_all(open: &[u32], common: &[f64], worth: f64, demand: &[Demand], rules: &Rules) -> Option<RawCommunity> {
     let common_of = |rank: u32| common[rank as usize];
-    let sure: Vec<f64> = open.iter().map(|&rank| common_of(rank)).filter(|&it| it >= worth).collect();
+    let is_sure = |rank: u32| {
+        let part = common_of(rank);
+        part >= worth && part * demand[rank as usize].counted >= rules.join * rules.join
+    };
+    let sure: Vec<f64> = open.iter().filter(|&&rank| is_sure(rank)).map(|&rank| common_of(rank)).collect();
     if sure.len() < 2 {
         return None;
     }

@@ -30,10 +30,10 @@
 //!   loop finds the next lines of a buffer too, so each touch counts as one divided by the mean number of lines that a sample of
 //!   its thread finds beside each other. Of a region that is larger than a last-level cache only the part that fits counts. Data that no thread writes and that fits
 //!   into each core's own cache does not count.
-//! - **Hubs** (`communities`): a region is a hub if at most a quarter of the threads that could use it certainly do not. A hub
-//!   says nothing about which threads belong together. Private memory can be used by the threads of its process; shared memory
-//!   by all threads that are connected with its users through any memory. So the verdict on a process does not depend on
-//!   unrelated ones.
+//! - **Hubs** (`communities`): a region is a hub if at most a quarter of the threads that could use it certainly do not. Threads
+//!   with so few samples that one could not tell do not count, unless they use it. A hub says nothing about which threads belong
+//!   together. Private memory can be used by the threads of its process; shared memory by all threads that are connected with its
+//!   users through any memory. So the verdict on a process does not depend on unrelated ones.
 //! - **Communities** (`linkage`): the affinity of two threads is the part of their possible misses that falls on the same
 //!   regions, without hubs. Average linkage joins first the pairs with the largest certain affinity.
 //! - **Unions** (`unions`): average linkage cuts a pipeline, whose stages share with their neighbours alone. So the sets that it
@@ -43,9 +43,9 @@
 //!   misses (a worker that waits for a dispatcher), or if it is between two sets and adds to one at least a third of what that
 //!   avoids. In the end no such merge or move is left; a split would avoid less.
 //! - **All of a process**: if one community contains all threads, its memory looks like a hub. So threads that are in no
-//!   community form one if enough of their possible misses falls on the same data, or if there is no finer community and they
-//!   contend for few lines that all of them write (false sharing, a contended lock), or if they are of several processes and
-//!   write memory that these share, which they do on purpose.
+//!   community form one if enough of their possible misses falls on the same data (three or more of most threads), or if there is
+//!   no finer community and they contend for few lines that all of them write (false sharing, a contended lock), or if they are of
+//!   several processes and write memory that these share, which they do on purpose.
 //! - **Others** (`verdicts`): a thread in no community is alone if it shares less than a quarter of its possible misses; else it
 //!   shares with all (in hubs) or with some. Of fewer than 30 possible misses one can't tell, unless the thread was seen using
 //!   the same few lines ten times each.

@@ -443,6 +443,32 @@ mod tests {
         }
     }
 
+    /// Three pairs share a line each, and all use one table of the kernel. So do processes that live too short for many samples.
+    #[test]
+    fn many_short_processes_do_not_make_the_memory_of_a_pair_that_of_all() {
+        for (short, seed) in [0, 8, 24, 100].into_iter().flat_map(|short| (0..5).map(move |seed| (short, seed))) {
+            let mut rng = Rng::new(seed);
+            let mut samples = Vec::new();
+            for thread in 0..6 + short {
+                for _ in 0..if thread < 6 { 400 } else { 25 } {
+                    let memory = match rng.below(50) {
+                        0 => MemoryId::kernel_object(1, rng.below(64) << 6),
+                        1..=4 if thread < 6 => MemoryId::kernel_object(2, u64::from(thread / 2) << 12),
+                        _ => MemoryId::Private { space: thread, addr: rng.below(1 << 10) << 6 },
+                    };
+                    let access = if rng.unit() < 0.5 { Access::Store } else { Access::Load };
+                    let raw = RawSample { access, ..RawSample::default() };
+                    samples.push(Sample { raw, thread, memory: Some(memory), ..Sample::default() });
+                }
+            }
+            rng.shuffle(&mut samples);
+            let clusters = solve(&samples, 4 << 20, &ClusterOptions::default());
+            let mut members: Vec<&[u32]> = clusters.communities.iter().map(|it| &it.threads[..]).collect();
+            members.sort_unstable();
+            assert_eq!(members, [&[0, 1], &[2, 3], &[4, 5]], "{short} short ones, seed {seed}: {clusters:?}");
+        }
+    }
+
     #[test]
     fn a_process_does_not_depend_on_strangers() {
         for groups in [&[1, 1][..], &[1, 1, 0], &[1, 1, 1, 0], &[1, 1, 2, 2], &[1, 1, 1, 1]] {
