@@ -70,6 +70,7 @@ check-upstream: deps ## Compare what scxprof knows of scx_layered with its newes
 lint: deps ## Check the format, lints, API documentation and shell scripts
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
+	$(CARGO) clippy --locked --no-default-features --features cli,mcp -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps
 	if command -v shellcheck >/dev/null; then shellcheck -x scripts/*.sh tests/vm/*.sh tests/vm/guest/*.sh tests/vm/schedulers/*.sh tests/vm/caches/*.sh .ci/run; fi
 
