@@ -43,7 +43,7 @@ pub mod profile {
     pub use scxprof_perf::buildid::BuildId;
     pub use scxprof_perf::format::{record_name, Attr};
     pub use scxprof_perf::reader::{Damage, Item, PerfData};
-    pub use scxprof_perf::{reader, writer};
+    pub use scxprof_perf::{format, reader, section, writer};
     modules!(profile: hints jsonl recovered script);
 }
 
@@ -64,5 +64,5 @@ pub mod resolve {
 
 pub mod sampler {
     pub use crate::sampler::*;
-    pub use scxprof_perf::{encode, record, tracepoint};
+    pub use scxprof_perf::{encode, record, spe, tracepoint};
 }

@@ -132,7 +132,9 @@ impl Recording<'_> {
             say!("note: {} accesses left out by the selection", self.filter.left_out);
         }
         messages::say_sampled(self.shown.verbose, outcome);
-        let by_perf = self.profile.meta.is_none() && self.profile.perf_data().is_some();
+        // Samples in AUX data have no cgroup.
+        let by_perf =
+            self.profile.perf_data().is_some_and(|perf_data| self.profile.meta.is_none() && !perf_data.has_aux());
         if by_perf && outcome.loss.no_cgroup_path > 0 {
             say!("note: perf records cgroups with --all-cgroups: `{PERF_RECORD}`");
         }

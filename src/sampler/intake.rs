@@ -3,7 +3,8 @@
 use super::loss::Loss;
 use super::plan::AddressFrom;
 use super::worker::{BatchSink, Identity};
-use crate::sample::batch::Batch;
+use crate::sample::batch::{Batch, PendingSample};
+use crate::sample::RawSample;
 use scxprof_perf::record::Layout;
 use scxprof_perf::tracepoint::SchedDecoder;
 
@@ -48,6 +49,18 @@ impl Intake {
     /// Takes one record of an event of the scheduler.
     pub fn take_sched(&mut self, record: &[u8], layout: &Layout, decoder: &SchedDecoder) {
         self.sink.take_sched(record, layout, decoder);
+    }
+
+    /// Takes a sample that is in no record of its own.
+    pub fn push(&mut self, raw: RawSample) {
+        self.sink.loss.samples += 1;
+        self.sink.newest = self.sink.newest.max(raw.time);
+        self.sink.batch.samples.push(PendingSample { raw, context: None });
+    }
+
+    /// The counts, for what is left out of such samples.
+    pub fn loss_mut(&mut self) -> &mut Loss {
+        &mut self.sink.loss
     }
 
     /// What was taken since the batch was last emptied.

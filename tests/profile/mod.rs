@@ -18,6 +18,7 @@ mod perf;
 mod roundtrip;
 mod script;
 mod seeds;
+pub mod spe;
 mod upstream;
 
 use std::path::Path;

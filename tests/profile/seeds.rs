@@ -6,10 +6,11 @@ use scxprof::sample::{Method, RawSample, Sample, Source};
 use scxprof::testing::profile::hints::{self, HintRecord};
 use scxprof::testing::profile::jsonl;
 use scxprof::testing::profile::recovered::{Names, RecoveredWriter};
+use scxprof::testing::profile::PerfData;
 
 use super::compressed::{compressed, Zstd};
 use super::made::{self, Order};
-use super::{meta, replayed, script};
+use super::{meta, replayed, script, spe};
 
 const LITTLE: Order = Order { big: false };
 const BIG: Order = Order { big: true };
@@ -24,7 +25,23 @@ fn perf_data() -> Vec<(&'static str, Vec<u8>)> {
         ("raw", made::file(LITTLE, &compressed(LITTLE, &made::records(LITTLE), Zstd::Raw))),
         ("compressed", made::file(LITTLE, &compressed(LITTLE, &made::records(LITTLE), Zstd::Compressed))),
         ("second-big", made::file(BIG, &compressed(BIG, &made::records(BIG), Zstd::Second))),
+        ("spe", spe_recording()),
     ]
+}
+
+fn spe_recording() -> Vec<u8> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("perf.data");
+    spe::record(&path, spe::SEED);
+    std::fs::read(path).unwrap()
+}
+
+/// The AUX data of it.
+fn aux_data() -> Vec<(&'static str, Vec<u8>)> {
+    let bytes = spe_recording();
+    let aux = PerfData::open(std::io::Cursor::new(&bytes)).unwrap().auxtrace().unwrap().unwrap();
+    let pieces = aux.buffers.iter().flat_map(|buffer| &buffer.chunks);
+    vec![("records", pieces.flat_map(|piece| &bytes[piece.at as usize..][..piece.size as usize]).copied().collect())]
 }
 
 fn jsonl() -> Vec<(&'static str, Vec<u8>)> {
@@ -79,7 +96,8 @@ fn archive() -> Vec<(&'static str, Vec<u8>)> {
 fn seeds_are_what_the_builders_make() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds");
     let write = std::env::var_os("SCXPROF_WRITE_SEEDS").is_some();
-    for (target, seeds) in [("perf_data", perf_data()), ("jsonl", jsonl()), ("archive", archive())] {
+    for (target, seeds) in [("perf_data", perf_data()), ("jsonl", jsonl()), ("archive", archive()), ("spe", aux_data())]
+    {
         let dir = root.join(target);
         if write {
             std::fs::create_dir_all(&dir).unwrap();

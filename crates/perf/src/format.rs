@@ -35,6 +35,7 @@ pub mod feature {
     pub const EVENT_DESC: u8 = 12;
     pub const CPU_TOPOLOGY: u8 = 13;
     pub const NUMA_TOPOLOGY: u8 = 14;
+    pub const AUXTRACE: u8 = 18;
     pub const CACHE: u8 = 20;
     pub const SAMPLE_TIME: u8 = 21;
     pub const CLOCKID: u8 = 23;
@@ -49,8 +50,10 @@ pub mod user {
     pub const HEADER_TRACING_DATA: u32 = 66;
     pub const HEADER_BUILD_ID: u32 = 67;
     pub const FINISHED_ROUND: u32 = 68;
+    pub const AUXTRACE_INFO: u32 = 70;
     pub const AUXTRACE: u32 = 71;
     pub const EVENT_UPDATE: u32 = 78;
+    pub const TIME_CONV: u32 = 79;
     pub const HEADER_FEATURE: u32 = 80;
     pub const COMPRESSED: u32 = 81;
     pub const COMPRESSED2: u32 = 83;

@@ -9,6 +9,7 @@ mod profile;
 mod rescan;
 mod sched_text;
 mod script;
+mod spe;
 mod start;
 mod trace;
 

@@ -19,6 +19,7 @@ use crate::session::inlet::Inlet;
 use crate::session::namer::{Accesses, Namer, Wakeups};
 use crate::session::order::Order;
 use crate::session::origin::{Ending, Filled, Origin};
+use crate::session::origins::spe::{Aux, Spe};
 use crate::session::pipeline::{self, Pipeline, Stages};
 use crate::session::stop::StopPoll;
 use crate::sinks::Sink;
@@ -56,6 +57,9 @@ struct PerfDataOrigin<'p> {
     guests: u64,
     /// perf wrote what existed only after it had recorded samples.
     is_named_at_end: bool,
+    /// Samples beside the records, and what other AUX data there is.
+    spe: Option<Box<Spe>>,
+    other_aux: Option<String>,
 }
 
 /// Passes the samples of the records to `sink` until their end, or until it must end.
@@ -111,6 +115,18 @@ pub(super) fn run(
             pipeline.names.cgroups.record(*id, &path);
         }
     }
+    let mut aux = Aux::Nothing;
+    if let Records::PerfData(perf_data) = &mut profile.records {
+        match Spe::open(perf_data) {
+            Ok(found) => aux = found,
+            Err(error) => profile.note_failed(Some(error)),
+        }
+    }
+    let (spe, other_aux) = match aux {
+        Aux::Nothing => (None, None),
+        Aux::Spe(spe) => (Some(spe).filter(|_| !reads_stacks), None),
+        Aux::Other(hardware) => (None, Some(hardware)),
+    };
     let origin = PerfDataOrigin {
         profile,
         intake: Intake::new(identity, address_from),
@@ -122,6 +138,8 @@ pub(super) fn run(
         wants_code: sink.wants_code() || sink.wants_stacks(),
         guests: 0,
         is_named_at_end: false,
+        spe,
+        other_aux,
     };
     pipeline::run(pipeline, origin, Stages::InThreads, sink, ends)
 }
@@ -157,6 +175,9 @@ impl PerfDataOrigin<'_> {
                     let (newest, batch) = (self.intake.newest(), self.intake.batch());
                     let (before, sides) = (batch.samples.len(), batch.side_band.len());
                     self.intake.take(bytes, layout);
+                    if let Some(spe) = &mut self.spe {
+                        spe.note(bytes, layout, self.intake.batch().side_band.get(sides..).unwrap_or_default());
+                    }
                     // perf's own records of existing threads and mappings have time 0.
                     if let Some(side) = self.intake.batch().side_band.get(sides) {
                         self.is_named_at_end |= side.time == 0 && newest > 0 && is_timed && layout.sample_id_all;
@@ -176,12 +197,20 @@ impl PerfDataOrigin<'_> {
                 Some(Item::Round) => {
                     self.take_hints(self.intake.newest(), inlet);
                     self.mark = self.mark.max(self.newest);
+                    if let (Some(spe), Records::PerfData(perf_data)) = (&mut self.spe, &mut self.profile.records) {
+                        spe.take_until(self.mark, perf_data, &mut self.intake, inlet)?;
+                    }
                     self.newest = self.intake.newest();
                     self.intake.batch().complete_until = self.mark;
                     inlet.take(self.intake.batch());
                     inlet.release_due();
                 }
-                None => return Ok(Filled::End),
+                None => {
+                    if let (Some(spe), Records::PerfData(perf_data)) = (&mut self.spe, &mut self.profile.records) {
+                        spe.take_until(u64::MAX, perf_data, &mut self.intake, inlet)?;
+                    }
+                    return Ok(Filled::End);
+                }
             }
         }
         Ok(Filled::More)
@@ -213,7 +242,7 @@ impl Origin for PerfDataOrigin<'_> {
     }
 
     fn end(self, outcome: &mut Outcome, ending: Ending<PendingSample>) {
-        let Self { profile, intake, is_untimed, is_named_at_end, guests, wants_code, .. } = self;
+        let Self { profile, intake, is_untimed, is_named_at_end, guests, wants_code, spe, other_aux, .. } = self;
         let first = ending.order.first;
         // Of all records, not only of the samples.
         outcome.duration = Duration::from_nanos(intake.newest().saturating_sub(first));
@@ -228,6 +257,12 @@ impl Origin for PerfDataOrigin<'_> {
         if guests > 0 {
             let note = format!("{guests} samples of KVM guests are left out: their code and memory are not the host's");
             outcome.notes.insert(0, note);
+        }
+        for note in spe.iter().flat_map(|spe| spe.notes()) {
+            outcome.notes.insert(0, note);
+        }
+        if let Some(other) = other_aux {
+            outcome.notes.insert(0, format!("AUX data of {other} is left out"));
         }
         if is_untimed {
             outcome.notes.insert(0, UNTIMED.to_owned());

@@ -21,12 +21,14 @@ use crate::record::{sample_type, Header, Layout, HEADER_SIZE};
 use crate::tracepoint::{FormatError, SchedDecoder};
 use scxprof_base::sample::places::CpuPlaces;
 
+mod aux;
 mod damage;
 mod events;
 mod guess;
 mod inflate;
 mod own;
 
+pub use aux::{AuxBuffer, AuxChunk, Auxtrace, TimeConv};
 pub use damage::{Damage, PerfDataError};
 use inflate::Inflate;
 
@@ -98,6 +100,8 @@ pub struct PerfData<R> {
     piped_sections: Vec<(u8, Vec<u8>)>,
     /// Records with build ids, their headers in our byte order.
     build_ids: Vec<u8>,
+    /// Where the records begin in the file, in bytes.
+    data_at: u64,
     /// Remaining bytes of data according to the header.
     left: Option<u64>,
     /// Bytes that were read from the file and not returned yet, from `start` on; or an inflated compressed record.
@@ -152,6 +156,7 @@ impl<R: Read + Seek> PerfData<R> {
             sections: Vec::new(),
             piped_sections: Vec::new(),
             build_ids: Vec::new(),
+            data_at: PIPE_HEADER_SIZE,
             left: None,
             buffer: Vec::with_capacity(BUFFER),
             start: 0,
@@ -189,6 +194,7 @@ impl<R: Read + Seek> PerfData<R> {
             return Err(PerfDataError::Header("the records would be outside the file"));
         }
         file.inner.seek(SeekFrom::Start(data_at))?;
+        file.data_at = data_at;
         Ok(file)
     }
 

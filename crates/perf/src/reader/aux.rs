@@ -1,0 +1,284 @@
+//! The data of AUX buffers, which perf writes between the records: where it is, and how its times are converted.
+
+use std::io::{BufReader, Read, Seek, SeekFrom};
+
+use rustc_hash::FxHashMap;
+
+use super::{swap, user, PerfData, PerfDataError, HEADER_SIZE};
+use crate::record::Header;
+
+/// Records at the beginning of a file among which one says what the AUX data is; perf writes it before the first of the kernel.
+const FIRST_RECORDS: usize = 1024;
+/// Pieces of AUX data: 100 a second and CPU for a minute on 170 CPUs. Each takes 24 bytes.
+const MAX_CHUNKS: usize = 1 << 20;
+/// Words of `PERF_RECORD_AUXTRACE_INFO`.
+const MAX_INFO: usize = 1 << 13;
+
+/// A piece of the data of a buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AuxChunk {
+    /// Where it is in the file, in bytes.
+    pub at: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Bytes of the buffer before it (`aux_head` wraps at none of its sizes).
+    pub position: u64,
+}
+
+/// An AUX buffer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuxBuffer {
+    /// Its number in the recording.
+    pub number: u32,
+    /// The CPU that filled it; `None` if it followed a thread.
+    pub cpu: Option<u32>,
+    /// The thread that it followed; `None` if it followed a CPU.
+    pub tid: Option<u32>,
+    /// Its data in the order of the file, which is that of time.
+    pub chunks: Vec<AuxChunk>,
+}
+
+/// What a file has of AUX data.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Auxtrace {
+    /// What wrote it (`PERF_AUXTRACE_*` in tools/perf/util/auxtrace.h).
+    pub kind: u32,
+    /// What perf says about its hardware.
+    pub info: Vec<u64>,
+    /// The buffers by number.
+    pub buffers: Vec<AuxBuffer>,
+    /// How its times are converted.
+    pub time: Option<TimeConv>,
+    /// Pieces beyond the bound, which are left out.
+    pub left_out: u64,
+}
+
+impl Auxtrace {
+    /// `PERF_AUXTRACE_ARM_SPE`.
+    pub const ARM_SPE: u32 = 4;
+}
+
+/// From a hardware clock to the clock of the records (`PERF_RECORD_TIME_CONV`; linux/perf_event.h at `time_mult`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TimeConv {
+    /// The binary logarithm of the divisor.
+    pub shift: u64,
+    /// The factor.
+    pub mult: u64,
+    /// ns at count 0.
+    pub zero: u64,
+    /// A count that was read, and the bits of a counter that is shorter than 64; both 0 for one that is not.
+    pub cycles: u64,
+    /// See [`TimeConv::cycles`].
+    pub mask: u64,
+}
+
+impl TimeConv {
+    /// The time of a count, in ns.
+    #[must_use]
+    pub fn ns(&self, count: u64) -> u64 {
+        let count = match self.mask {
+            0 => count,
+            mask => self.cycles.wrapping_add(count.wrapping_sub(self.cycles) & mask),
+        };
+        // By parts, as perf does, so that the same count is the same ns.
+        let shift = (self.shift & 63) as u32;
+        let (whole, part) = (count >> shift, count & ((1u64 << shift) - 1));
+        let part = ((u128::from(part) * u128::from(self.mult)) >> shift) as u64;
+        self.zero.wrapping_add(whole.wrapping_mul(self.mult)).wrapping_add(part)
+    }
+}
+
+impl<R: Read + Seek> PerfData<R> {
+    /// Where the AUX data is; `None` if the file has none. Reads the headers of all records.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn auxtrace(&mut self) -> Result<Option<Auxtrace>, PerfDataError> {
+        let here = self.inner.stream_position()?;
+        self.inner.seek(SeekFrom::Start(self.data_at))?;
+        let (inner, by_number) = (BufReader::new(&mut self.inner), FxHashMap::default());
+        let found = Walk { inner, at: self.data_at, swapped: self.swapped, by_number, chunks: 0 }.auxtrace();
+        self.inner.seek(SeekFrom::Start(here))?;
+        found
+    }
+
+    /// True if there was AUX data so far.
+    #[must_use]
+    pub fn has_aux(&self) -> bool {
+        self.counts.get(user::AUXTRACE as usize).is_some_and(|&count| count > 0)
+    }
+
+    /// Reads bytes of AUX data at `at`; fewer than asked for at the end of the file.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn read_aux(&mut self, at: u64, into: &mut [u8]) -> Result<usize, PerfDataError> {
+        let here = self.inner.stream_position()?;
+        self.inner.seek(SeekFrom::Start(at))?;
+        let mut have = 0;
+        while let Some(rest) = into.get_mut(have..).filter(|rest| !rest.is_empty()) {
+            match self.inner.read(rest) {
+                Ok(0) => break,
+                Ok(read) => have += read,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.inner.seek(SeekFrom::Start(here))?;
+        Ok(have)
+    }
+}
+
+/// Goes over the records by their headers.
+struct Walk<R> {
+    inner: R,
+    at: u64,
+    swapped: bool,
+    /// Where each buffer is in the list.
+    by_number: FxHashMap<u32, usize>,
+    chunks: usize,
+}
+
+impl<R: Read + Seek> Walk<BufReader<R>> {
+    fn auxtrace(&mut self) -> Result<Option<Auxtrace>, PerfDataError> {
+        let mut found = Auxtrace::default();
+        let mut has_begun = false;
+        let mut count = 0;
+        while let Some((kind, size)) = self.header()? {
+            count += 1;
+            match kind {
+                user::AUXTRACE_INFO if !has_begun => {
+                    let words = self.words(size)?;
+                    found.kind = words.first().map_or(0, |&word| self.halves(word).0);
+                    found.info = words.get(1..).unwrap_or_default().to_vec();
+                    has_begun = true;
+                    continue;
+                }
+                user::TIME_CONV if found.time.is_none() => {
+                    let words = self.words(size)?;
+                    let [shift, mult, zero, ref more @ ..] = words[..] else { continue };
+                    let (cycles, mask) = match more {
+                        // Two bytes: `cap_user_time_zero`, `cap_user_time_short`.
+                        [cycles, mask, caps, ..] if caps >> 8 & 0xff != 0 => (*cycles, *mask),
+                        _ => (0, 0),
+                    };
+                    found.time = Some(TimeConv { shift, mult, zero, cycles, mask });
+                    continue;
+                }
+                user::AUXTRACE if has_begun => {
+                    let words = self.words(size)?;
+                    let [bytes, position, _, number_tid, cpu, ..] = words[..] else { continue };
+                    let ((number, tid), (cpu, _)) = (self.halves(number_tid), self.halves(cpu));
+                    self.add(
+                        &mut found,
+                        AuxBuffer { number, cpu: known(cpu), tid: known(tid), chunks: Vec::new() },
+                        AuxChunk { at: self.at, size: bytes, position },
+                    );
+                    self.skip(bytes)?;
+                    continue;
+                }
+                user::AUXTRACE => {
+                    let words = self.words(size)?;
+                    self.skip(words.first().copied().unwrap_or(0))?;
+                    continue;
+                }
+                user::HEADER_TRACING_DATA => {
+                    let words = self.words(size)?;
+                    let more = words.first().map_or(0, |&word| u64::from(self.halves(word).0).next_multiple_of(8));
+                    self.skip(more)?;
+                    continue;
+                }
+                _ => {}
+            }
+            if !has_begun && (kind < user::START || count > FIRST_RECORDS) {
+                return Ok(None);
+            }
+            self.skip(size)?;
+        }
+        found.buffers.sort_by_key(|buffer| buffer.number);
+        Ok(has_begun.then_some(found))
+    }
+
+    /// Type and size without the header of the next record; `None` at the end, or where there is no record.
+    fn header(&mut self) -> Result<Option<(u32, u64)>, PerfDataError> {
+        let mut bytes = [0; HEADER_SIZE];
+        if !self.fill(&mut bytes)? {
+            return Ok(None);
+        }
+        if self.swapped {
+            swap::header(&mut bytes);
+        }
+        let size = |header: Header| Some((header.kind, u64::from(header.size).checked_sub(HEADER_SIZE as u64)?));
+        Ok(Header::read(&bytes).and_then(size))
+    }
+
+    /// The two numbers of four bytes in a word.
+    fn halves(&self, word: u64) -> (u32, u32) {
+        let is_big = self.swapped != cfg!(target_endian = "big");
+        let (low, high) = (word as u32, (word >> 32) as u32);
+        if is_big {
+            (high, low)
+        } else {
+            (low, high)
+        }
+    }
+
+    /// The words of the record whose header was read.
+    fn words(&mut self, size: u64) -> Result<Vec<u64>, PerfDataError> {
+        let mut bytes = vec![0; (size as usize).min(MAX_INFO * 8)];
+        if !self.fill(&mut bytes)? {
+            return Ok(Vec::new());
+        }
+        self.skip(size - bytes.len() as u64)?;
+        let (mut words, swapped) = (Vec::with_capacity(bytes.len() / 8 + 1), self.swapped);
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word.iter_mut().zip(chunk).for_each(|(to, from)| *to = *from);
+            let word = u64::from_ne_bytes(word);
+            words.push(if swapped { word.swap_bytes() } else { word });
+        }
+        Ok(words)
+    }
+
+    fn add(&mut self, found: &mut Auxtrace, buffer: AuxBuffer, chunk: AuxChunk) {
+        if self.chunks >= MAX_CHUNKS {
+            found.left_out += 1;
+            return;
+        }
+        self.chunks += 1;
+        let at = *self.by_number.entry(buffer.number).or_insert_with(|| {
+            found.buffers.push(buffer);
+            found.buffers.len() - 1
+        });
+        if let Some(buffer) = found.buffers.get_mut(at) {
+            buffer.chunks.push(chunk);
+        }
+    }
+
+    fn skip(&mut self, bytes: u64) -> Result<(), PerfDataError> {
+        self.at = self.at.saturating_add(bytes);
+        let is_possible = i64::try_from(bytes).is_ok_and(|bytes| self.inner.seek_relative(bytes).is_ok());
+        if !is_possible {
+            // No file is so large: what follows is missing.
+            self.inner.seek(SeekFrom::End(0))?;
+        }
+        Ok(())
+    }
+
+    fn fill(&mut self, into: &mut [u8]) -> Result<bool, PerfDataError> {
+        match self.inner.read_exact(into) {
+            Ok(()) => {
+                self.at += into.len() as u64;
+                Ok(true)
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// perf writes -1 for "any".
+fn known(id: u32) -> Option<u32> {
+    (id != u32::MAX).then_some(id)
+}

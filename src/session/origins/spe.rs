@@ -1,0 +1,363 @@
+//! The samples of Arm's SPE in a perf.data: they are in AUX data between the records, by CPU, and perf writes a CPU's when its buffer
+//! is half full, seconds after the records of the same time. So they are read from where they are, in the order of time.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::fs::File;
+
+use perf_event_open_sys::bindings as sys;
+use rustc_hash::FxHashMap;
+
+use crate::profile::PerfDataError;
+use crate::sample::batch::{PendingSample, SideBand, TimedSideBand};
+use crate::sample::{Access, CpuMode, RawSample};
+use crate::sampler::intake::Intake;
+use crate::session::inlet::Inlet;
+use scxprof_perf::format::feature;
+use scxprof_perf::reader::{AuxBuffer, AuxChunk, Auxtrace, PerfData, TimeConv};
+use scxprof_perf::record::{decode, Header, Layout, Record};
+use scxprof_perf::spe::{self, Cores, Decoder};
+
+/// Hardware whose AUX data is left out (`enum auxtrace_type` in tools/perf/util/auxtrace.h).
+const OTHERS: [(u32, &str); 5] =
+    [(1, "Intel PT"), (2, "Intel BTS"), (3, "Arm CoreSight"), (5, "s390 CPU-measurement"), (6, "HiSilicon PTT")];
+/// Bytes of a buffer that are read at a time.
+const PIECE: usize = 16 << 10;
+/// Samples that are passed on at once.
+const BATCH: usize = 1 << 12;
+/// Words before those of the CPUs in `PERF_RECORD_AUXTRACE_INFO`, and of each CPU before its MIDR (tools/perf/util/arm-spe.h).
+const HEADER_WORDS: usize = 4;
+const CPU_WORDS: usize = 3;
+const CPU_MAGIC: u64 = 0x1010_1010_1010_1010;
+/// First exception level of the kernel.
+const KERNEL: u8 = 1;
+/// Records that say who ran, and what was lost.
+const OF_INTEREST: [u32; 3] = [sys::PERF_RECORD_AUX, sys::PERF_RECORD_ITRACE_START, sys::PERF_RECORD_SWITCH_CPU_WIDE];
+/// `PERF_AUX_FLAG_TRUNCATED`, `PERF_AUX_FLAG_PARTIAL`, `PERF_AUX_FLAG_COLLISION`.
+const TRUNCATED: u64 = 1;
+const PARTIAL: u64 = 4;
+const COLLISION: u64 = 8;
+
+/// The AUX data of a recording.
+pub(super) enum Aux {
+    Nothing,
+    Spe(Box<Spe>),
+    /// Of this hardware.
+    Other(String),
+}
+
+/// The samples that are still to come.
+pub(super) struct Spe {
+    queues: Vec<Queue>,
+    /// The queues by the time of their next sample.
+    next: BinaryHeap<Reverse<(u64, usize)>>,
+    time: Option<TimeConv>,
+    /// The number of the event in the recording.
+    event: u16,
+    /// The process of each thread.
+    processes: FxHashMap<u32, u32>,
+    /// Records have the thread's id.
+    has_contexts: bool,
+    /// By CPU, which thread ran from when on; of records without the thread's id.
+    ran: FxHashMap<u32, VecDeque<(u64, u32, u32)>>,
+    /// Samples without an own time or thread.
+    untimed: u64,
+    unknown_thread: u64,
+    /// Times at which AUX data was lost, and at which samples collided.
+    truncated: u64,
+    collided: u64,
+    left_out: u64,
+    /// Bytes that are not in the file.
+    missing: u64,
+}
+
+/// A buffer and what was read of it.
+struct Queue {
+    cpu: Option<u32>,
+    tid: Option<u32>,
+    cores: Cores,
+    chunks: std::vec::IntoIter<AuxChunk>,
+    chunk: AuxChunk,
+    decoder: Decoder,
+    ready: VecDeque<(u64, spe::Record)>,
+    /// The time of the last record.
+    last: u64,
+}
+
+impl Spe {
+    /// What AUX data a recording has.
+    pub(super) fn open(perf_data: &mut PerfData<File>) -> Result<Aux, PerfDataError> {
+        let Some(auxtrace) = perf_data.auxtrace()? else { return Ok(Aux::Nothing) };
+        if auxtrace.kind != Auxtrace::ARM_SPE {
+            let known = OTHERS.iter().find(|(kind, _)| *kind == auxtrace.kind);
+            return Ok(Aux::Other(
+                known.map_or_else(|| format!("type {}", auxtrace.kind), |(_, name)| (*name).to_owned()),
+            ));
+        }
+        let midr = perf_data.text(feature::CPUID).and_then(|text| midr(&text));
+        let pmu = of_pmu(&auxtrace.info);
+        let event = perf_data.events().iter().position(|event| Some(u64::from(event.attr.kind)) == pmu);
+        let cores = |cpu: Option<u32>| cores(&auxtrace.info, cpu).or(midr).map_or(Cores::Other, Cores::of);
+        let queue = |AuxBuffer { cpu, tid, ref chunks, .. }: &AuxBuffer| Queue {
+            cpu: *cpu,
+            tid: *tid,
+            cores: cores(*cpu),
+            chunks: chunks.clone().into_iter(),
+            chunk: AuxChunk { at: 0, size: 0, position: 0 },
+            decoder: Decoder::default(),
+            ready: VecDeque::new(),
+            last: 0,
+        };
+        let mut found = Self {
+            queues: auxtrace.buffers.iter().map(queue).collect(),
+            next: BinaryHeap::new(),
+            time: auxtrace.time.filter(|time| time.mult > 0),
+            event: event.and_then(|event| u16::try_from(event).ok()).unwrap_or(0),
+            processes: FxHashMap::default(),
+            has_contexts: false,
+            ran: FxHashMap::default(),
+            untimed: 0,
+            unknown_thread: 0,
+            truncated: 0,
+            collided: 0,
+            left_out: auxtrace.left_out,
+            missing: 0,
+        };
+        for at in 0..found.queues.len() {
+            found.fill(at, perf_data)?;
+        }
+        Ok(Aux::Spe(Box::new(found)))
+    }
+
+    /// Takes what a record says of threads and losses; `side_band` is what became of it.
+    pub(super) fn note(&mut self, bytes: &[u8], layout: &Layout, side_band: &[TimedSideBand]) {
+        for TimedSideBand { what, .. } in side_band {
+            if let SideBand::Comm { pid, tid, .. } | SideBand::Fork { pid, tid, .. } = *what {
+                self.processes.insert(tid, pid);
+            }
+        }
+        if !Header::read(bytes).is_some_and(|header| OF_INTEREST.contains(&header.kind)) {
+            return;
+        }
+        let Ok((_, record, id)) = decode(bytes, layout) else { return };
+        let (pid, tid) = match record {
+            Record::Aux { flags, .. } => {
+                self.truncated += u64::from(flags & (TRUNCATED | PARTIAL) != 0);
+                self.collided += u64::from(flags & COLLISION != 0);
+                return;
+            }
+            Record::SwitchCpuWide { out: true, next_prev_pid, next_prev_tid, .. } => (next_prev_pid, next_prev_tid),
+            Record::SwitchCpuWide { .. } => (id.pid, id.tid),
+            Record::ItraceStart { pid, tid } => (pid, tid),
+            _ => return,
+        };
+        self.processes.insert(tid, pid);
+        if self.has_contexts {
+            return;
+        }
+        self.ran.entry(id.cpu).or_default().push_back((id.time, pid, tid));
+    }
+
+    /// Passes on all samples up to `until`, before which all records have been read.
+    pub(super) fn take_until(
+        &mut self,
+        until: u64,
+        perf_data: &mut PerfData<File>,
+        intake: &mut Intake,
+        inlet: &mut Inlet<'_, PendingSample>,
+    ) -> Result<(), PerfDataError> {
+        let mut taken = 0;
+        while let Some(&Reverse((time, at))) = self.next.peek().filter(|Reverse((time, _))| *time <= until) {
+            self.next.pop();
+            let Some(queue) = self.queues.get_mut(at) else { continue };
+            if let Some((time, record)) = queue.ready.pop_front() {
+                let (cpu, tid, cores) = (queue.cpu, queue.tid, queue.cores);
+                self.take(time, &record, cpu, tid, cores, intake);
+            }
+            self.fill(at, perf_data)?;
+            taken += 1;
+            if taken % BATCH == 0 {
+                // Of all queues this was the first.
+                intake.batch().complete_until = time;
+                inlet.take(intake.batch());
+                inlet.release_due();
+            }
+        }
+        for ran in self.ran.values_mut() {
+            ran_until(ran, until);
+        }
+        Ok(())
+    }
+
+    fn take(
+        &mut self,
+        time: u64,
+        record: &spe::Record,
+        cpu: Option<u32>,
+        followed: Option<u32>,
+        cores: Cores,
+        intake: &mut Intake,
+    ) {
+        if !record.is_access() {
+            intake.loss_mut().no_memory_op += 1;
+            return;
+        }
+        // Without the thread's id it is 0; that of the idle task is too.
+        let context = record.context.filter(|&context| context != 0 || self.has_contexts);
+        if context.is_some() && !self.has_contexts {
+            self.has_contexts = true;
+            self.ran.clear();
+        }
+        let (pid, tid) = match context.or(followed) {
+            Some(tid) => (self.processes.get(&tid).copied(), Some(tid)),
+            None => match cpu.and_then(|cpu| self.ran_at(cpu, time)) {
+                Some((pid, tid)) => (Some(pid), Some(tid)),
+                None => (None, None),
+            },
+        };
+        if tid == Some(0) {
+            intake.loss_mut().idle += 1;
+            return;
+        }
+        let mode = match record.level {
+            Some(level) if level >= KERNEL => CpuMode::Kernel,
+            Some(_) => CpuMode::User,
+            None => CpuMode::Unknown,
+        };
+        self.unknown_thread += u64::from(pid.is_none());
+        self.untimed += u64::from(record.timestamp.is_none() || self.time.is_none());
+        let data_src = cores.data_source(record);
+        intake.push(RawSample {
+            time,
+            // Process 0 is one that nobody knows.
+            pid: pid.unwrap_or(0),
+            tid: tid.filter(|_| pid.is_some()).unwrap_or(0),
+            cpu: cpu.unwrap_or(RawSample::NO_CPU),
+            mode,
+            access: if data_src.access() == Access::Unknown { record.access() } else { data_src.access() },
+            ip: record.ip,
+            addr: record.addr.unwrap_or(0),
+            phys: record.phys,
+            latency: u32::from(record.latency),
+            data_src,
+            event: self.event,
+            ..RawSample::default()
+        });
+    }
+
+    /// The thread that ran on a CPU; times only grow.
+    fn ran_at(&mut self, cpu: u32, time: u64) -> Option<(u32, u32)> {
+        let ran = self.ran.get_mut(&cpu)?;
+        ran_until(ran, time);
+        ran.front().filter(|(from, ..)| *from <= time).map(|&(_, pid, tid)| (pid, tid))
+    }
+
+    /// Reads more of a buffer, until its next sample is known.
+    fn fill(&mut self, at: usize, perf_data: &mut PerfData<File>) -> Result<(), PerfDataError> {
+        let Some(queue) = self.queues.get_mut(at) else { return Ok(()) };
+        let mut piece = [0; PIECE];
+        while queue.ready.is_empty() {
+            if queue.chunk.size == 0 {
+                let Some(chunk) = queue.chunks.next() else { return Ok(()) };
+                if queue.decoder.position() != chunk.position {
+                    queue.decoder.jump(chunk.position);
+                }
+                queue.chunk = chunk;
+                continue;
+            }
+            let wanted = usize::try_from(queue.chunk.size).map_or(PIECE, |size| size.min(PIECE));
+            let (into, _) = piece.split_at_mut(wanted);
+            let read = perf_data.read_aux(queue.chunk.at, into)?;
+            let (read_bytes, _) = into.split_at(read);
+            let (time, ready, last) = (self.time, &mut queue.ready, &mut queue.last);
+            queue.decoder.decode(read_bytes, &mut |record| {
+                let own = record.timestamp.and_then(|count| Some(time?.ns(count)));
+                *last = own.unwrap_or(*last);
+                ready.push_back((*last, *record));
+            });
+            queue.chunk.at += read as u64;
+            queue.chunk.size -= read as u64;
+            if read < wanted {
+                self.missing = self.missing.saturating_add(std::mem::take(&mut queue.chunk.size));
+            }
+        }
+        if let Some((time, _)) = queue.ready.front() {
+            self.next.push(Reverse((*time, at)));
+        }
+        Ok(())
+    }
+
+    /// What a user should know of it.
+    pub(super) fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        let Self { untimed, unknown_thread, truncated, collided, left_out, missing, .. } = *self;
+        let (mut cut, mut bad, mut unknown) = (0, 0, 0);
+        for counts in self.queues.iter().map(|queue| queue.decoder.counts()) {
+            (cut, bad, unknown) = (cut + counts.cut, bad + counts.bad_bytes, unknown + counts.unknown);
+        }
+        if truncated > 0 {
+            notes.push(format!("the AUX buffers were full {truncated} times, and samples were lost: record with larger ones (`perf record -m ,16M`)"));
+        }
+        if collided > 0 {
+            notes.push(format!(
+                "samples collided in {collided} pieces of AUX data: record with a longer period (`perf record -c`)"
+            ));
+        }
+        if cut > 0 || bad > 0 {
+            notes.push(format!("{cut} records of SPE are damaged or cut, and {bad} bytes make no sense"));
+        }
+        if unknown > 0 {
+            notes.push(format!("{unknown} packets of SPE are of unknown kinds and left out"));
+        }
+        if left_out > 0 || missing > 0 {
+            notes.push(format!("{left_out} pieces of AUX data are left out, {missing} bytes are not in the file"));
+        }
+        if untimed > 0 {
+            notes.push(format!("{untimed} samples of SPE have no time of their own: record with ts_enable=1"));
+        }
+        if unknown_thread > 0 {
+            notes.push(format!(
+                "{unknown_thread} samples of SPE have no thread: the kernel needs CONFIG_PID_IN_CONTEXTIDR, or record as root, or with --switch-events"
+            ));
+        }
+        notes
+    }
+}
+
+/// Forgets who ran before `time`, but for the last one.
+fn ran_until(ran: &mut VecDeque<(u64, u32, u32)>, time: u64) {
+    while ran.get(1).is_some_and(|(from, ..)| *from <= time) {
+        ran.pop_front();
+    }
+}
+
+/// The type of the PMU: the first word before version 2, then the third (tools/perf/util/arm-spe.h).
+fn of_pmu(info: &[u64]) -> Option<u64> {
+    let is_old = info.len() <= HEADER_WORDS;
+    info.get(if is_old { 0 } else { 2 }).copied()
+}
+
+/// The MIDR of a CPU, or that which all of them have; the words before version 2 have none.
+fn cores(info: &[u64], cpu: Option<u32>) -> Option<u64> {
+    let header = usize::try_from(*info.get(1)?).ok().filter(|&words| words >= HEADER_WORDS)?;
+    let mut rest = info.get(header..)?;
+    let mut all = None;
+    while let [CPU_MAGIC, number, params, midr, ..] = *rest {
+        if cpu.is_some_and(|cpu| u64::from(cpu) == number) {
+            return Some(midr);
+        }
+        all = match all {
+            None => Some(Some(midr)),
+            Some(Some(known)) if known == midr => Some(Some(midr)),
+            Some(_) => Some(None),
+        };
+        rest = rest.get(CPU_WORDS.saturating_add(usize::try_from(params).ok()?)..)?;
+    }
+    all.flatten().filter(|_| cpu.is_none())
+}
+
+/// The MIDR in perf's description of the CPU (`0x00000000410fd0c0`, with the variant and revision that it matches events by).
+fn midr(cpuid: &str) -> Option<u64> {
+    let digits = cpuid.split(',').next()?.trim().strip_prefix("0x")?;
+    u64::from_str_radix(digits, 16).ok()
+}
