@@ -11,6 +11,16 @@ const PRECISE: &str = "precise";
 const LDLAT: &str = "ldlat";
 
 pub(super) fn checks(roots: &Roots, trials: &[Trial]) -> Vec<Check> {
+    if !cfg!(target_arch = "x86_64") {
+        let pmu = Check::fails(Section::Hardware, PMU, "pebs and ibs are for x86-64 only");
+        // Statistical Profiling Extension.
+        let has_spe = roots.sys.join("bus/event_source/devices/arm_spe_0").exists();
+        return none(if has_spe {
+            pmu.help("scxprof reads what `perf record -a -e arm_spe_0//` recorded")
+        } else {
+            pmu
+        });
+    }
     let pmus = match Pmus::read(&roots.sys) {
         Ok(pmus) => pmus,
         Err(error) => return none(Check::fails(Section::Hardware, PMU, error.to_string())),

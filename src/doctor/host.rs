@@ -118,6 +118,9 @@ fn tracefs(kernel: &dyn Kernel) -> Check {
 
 fn kallsyms(roots: &Roots) -> Check {
     let name = "kallsyms";
+    if !cfg!(target_arch = "x86_64") {
+        return Check::not_tested(Section::Host, name, "the source timer is for x86-64 only");
+    }
     let error = match Kallsyms::read(&roots.proc) {
         Ok(symbols) if symbols.entries.is_empty() || symbols.handlers.is_empty() => {
             let why = "the tick's handler and the interrupt entries are not among the symbols";

@@ -19,6 +19,9 @@ const MAX_FAULTS: u32 = 100_000;
 
 /// Chooses the events; `batched` is [`Hardware::batched`] unless that does not work here.
 pub(super) fn plan(options: &SamplerOptions, batched: bool) -> Result<Plan, SamplerError> {
+    if matches!(options.source, Source::Pebs | Source::Ibs | Source::Timer) && !cfg!(target_arch = "x86_64") {
+        return Err(SamplerError::Architecture { source_name: options.source.name() });
+    }
     let hardware = Hardware { batched, ..options.hardware.clone() };
     let mut plan = match options.source {
         Source::Faults => {
@@ -120,9 +123,6 @@ fn software(spec: EventSpec, address_from: AddressFrom, options: &SamplerOptions
 }
 
 fn timer(options: &SamplerOptions) -> Result<Plan, SamplerError> {
-    if !cfg!(target_arch = "x86_64") {
-        return Err(SamplerError::Architecture { source_name: Source::Timer.name() });
-    }
     let cpu = options.cpus.first().copied().unwrap_or(0);
     let mut notes = Vec::new();
     if options.freq.is_some_and(|freq| freq > tick::COSTLY_FREQ) {

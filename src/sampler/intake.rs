@@ -58,6 +58,11 @@ impl Intake {
         self.sink.batch.samples.push(PendingSample { raw, context: None });
     }
 
+    /// There was a record of this time that neither is a sample nor changes names.
+    pub fn saw(&mut self, time: u64) {
+        self.sink.newest = self.sink.newest.max(time);
+    }
+
     /// The counts, for what is left out of such samples.
     pub fn loss_mut(&mut self) -> &mut Loss {
         &mut self.sink.loss

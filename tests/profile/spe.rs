@@ -53,7 +53,10 @@ pub const SEED: Form<'static> = Form { rounds: 2, samples: 6, ..FORM };
 pub enum Threads {
     Contexts,
     Switches,
+    /// Of a command: its threads' own switches, and buffers of CPUs that name its first thread.
+    Command,
     Followed,
+    /// Only who ran first is known.
     Nobody,
 }
 
@@ -140,13 +143,35 @@ pub fn record(path: &Path, form: Form<'_>) -> (Vec<Truth>, u64) {
             let (tid, cpu) = (PID + thread, thread % CPUS);
             let count = 1_000_000 + n * 250;
             let time = ZERO + count * NS;
-            if threads == Threads::Switches {
-                let mut switch = Vec::new();
-                let in_from = Record::SwitchCpuWide { out: false, preempt: false, next_prev_pid: 0, next_prev_tid: 0 };
-                let id = SampleId { pid: PID, tid, ..id(time - 10, cpu) };
-                encode(&in_from, &id, 0, &layout, &mut switch);
-                writer.write(&switch).unwrap();
+            let mut switch = Vec::new();
+            let of_thread = |time, tid| SampleId { pid: PID, tid, ..id(time, cpu) };
+            match threads {
+                Threads::Switches => {
+                    let from = Record::SwitchCpuWide { out: false, preempt: false, next_prev_pid: 0, next_prev_tid: 0 };
+                    encode(&from, &of_thread(time - 10, tid), 0, &layout, &mut switch);
+                }
+                Threads::Command => {
+                    encode(
+                        &Record::Switch { out: false, preempt: false },
+                        &of_thread(time - 10, tid),
+                        0,
+                        &layout,
+                        &mut switch,
+                    );
+                    encode(
+                        &Record::Switch { out: true, preempt: false },
+                        &of_thread(time + 10, tid),
+                        1 << 13,
+                        &layout,
+                        &mut switch,
+                    );
+                }
+                Threads::Nobody if n < CPUS.into() => {
+                    encode(&Record::ItraceStart { pid: PID, tid }, &of_thread(time - 10, tid), 0, &layout, &mut switch);
+                }
+                _ => {}
             }
+            writer.write(&switch).unwrap();
             let shared = next(3) == 0;
             let base = if shared {
                 0x7000_0000 + (u64::from(thread / 2) << 20)
@@ -182,7 +207,11 @@ pub fn record(path: &Path, form: Form<'_>) -> (Vec<Truth>, u64) {
             if !(round + u64::from(number)).is_multiple_of(7) && round + 1 < rounds || data.is_empty() {
                 continue;
             }
-            let (tid, cpu) = if threads == Threads::Followed { (PID + number, u32::MAX) } else { (u32::MAX, number) };
+            let (tid, cpu) = match threads {
+                Threads::Followed => (PID + number, u32::MAX),
+                Threads::Command => (PID, number),
+                _ => (u32::MAX, number),
+            };
             let mut aux = Vec::new();
             let record = Record::Aux {
                 offset: *position,
@@ -229,7 +258,7 @@ fn recording(dir: &tempfile::TempDir, form: Form<'_>) -> (PathBuf, Vec<Truth>, u
 #[test]
 fn samples_of_aux_data_come_in_the_order_of_time_with_their_threads() {
     let dir = tempfile::tempdir().unwrap();
-    for threads in [Threads::Contexts, Threads::Switches, Threads::Followed, Threads::Nobody] {
+    for threads in [Threads::Contexts, Threads::Switches, Threads::Command, Threads::Followed, Threads::Nobody] {
         let (path, truth, others) = recording(&dir, Form { threads, is_old: threads == Threads::Switches, ..FORM });
         let (read, outcome, damage) = replayed(&path);
         let is_known = threads != Threads::Nobody;
@@ -250,7 +279,7 @@ fn samples_of_aux_data_come_in_the_order_of_time_with_their_threads() {
         }
         let says = |what: &str| outcome.notes.iter().any(|note| note.contains(what));
         let no_thread = says("have no thread");
-        assert_eq!(says("the AUX buffers were full 14 times, and samples were lost"), !is_known, "{:?}", outcome.notes);
+        assert_eq!(says("AUX data was lost 14 times, nobody knows how much"), !is_known, "{:?}", outcome.notes);
         assert_eq!(
             (outcome.loss.no_memory_op, no_thread, damage.len()),
             (others, !is_known, 0),
@@ -286,12 +315,20 @@ fn other_aux_data_is_left_out_and_said() {
         let (read, outcome, _) = replayed(&path);
         assert!(read.samples.is_empty() && outcome.notes.iter().any(|note| note == what), "{:?}", outcome.notes);
     }
-    // Without a conversion of times there is no order between the CPUs, but all samples.
     bytes[info + 8..][..4].copy_from_slice(&4u32.to_ne_bytes());
+    // What is not found behind damage is said.
+    let broken = places(&bytes, 71)[6];
+    let size = std::mem::replace(&mut bytes[broken + 6], 0);
+    std::fs::write(&path, &bytes).unwrap();
+    let (_, outcome, _) = replayed(&path);
+    let says = format!("AUX data after byte {broken} of the file is left out");
+    assert!(outcome.notes.iter().any(|note| note.starts_with(&says)), "{:?}", outcome.notes);
+    bytes[broken + 6] = size;
+    // Without a conversion of times there is no order between the CPUs, but all samples.
     bytes[time + 16..][..8].copy_from_slice(&[0; 8]);
     std::fs::write(&path, &bytes).unwrap();
     let (read, outcome, _) = replayed(&path);
-    let untimed = format!("{} samples of SPE have no time of their own", read.samples.len());
+    let untimed = format!("{} samples of SPE have no known order", read.samples.len());
     assert!(outcome.notes.iter().any(|note| note.starts_with(&untimed)), "{:?}", outcome.notes);
 }
 

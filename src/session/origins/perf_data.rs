@@ -176,7 +176,7 @@ impl PerfDataOrigin<'_> {
                     let (before, sides) = (batch.samples.len(), batch.side_band.len());
                     self.intake.take(bytes, layout);
                     if let Some(spe) = &mut self.spe {
-                        spe.note(bytes, layout, self.intake.batch().side_band.get(sides..).unwrap_or_default());
+                        spe.note(bytes, layout, &mut self.intake, sides);
                     }
                     // perf's own records of existing threads and mappings have time 0.
                     if let Some(side) = self.intake.batch().side_band.get(sides) {
@@ -206,6 +206,8 @@ impl PerfDataOrigin<'_> {
                     inlet.release_due();
                 }
                 None => {
+                    // They precede the samples of their time.
+                    self.take_hints(u64::MAX, inlet);
                     if let (Some(spe), Records::PerfData(perf_data)) = (&mut self.spe, &mut self.profile.records) {
                         spe.take_until(u64::MAX, perf_data, &mut self.intake, inlet)?;
                     }

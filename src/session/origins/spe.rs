@@ -21,8 +21,13 @@ use scxprof_perf::spe::{self, Cores, Decoder};
 /// Hardware whose AUX data is left out (`enum auxtrace_type` in tools/perf/util/auxtrace.h).
 const OTHERS: [(u32, &str); 5] =
     [(1, "Intel PT"), (2, "Intel BTS"), (3, "Arm CoreSight"), (5, "s390 CPU-measurement"), (6, "HiSilicon PTT")];
-/// Bytes of a buffer that are read at a time.
+/// Bytes of all buffers that are read ahead, and of one at most and at least.
+const AHEAD: usize = 4 << 20;
 const PIECE: usize = 16 << 10;
+const LEAST_PIECE: usize = 512;
+/// Switches of a CPU, and threads, that are remembered.
+const MAX_RAN: usize = 1 << 16;
+const MAX_THREADS: usize = 1 << 20;
 /// Samples that are passed on at once.
 const BATCH: usize = 1 << 12;
 /// Words before those of the CPUs in `PERF_RECORD_AUXTRACE_INFO`, and of each CPU before its MIDR (tools/perf/util/arm-spe.h).
@@ -31,8 +36,8 @@ const CPU_WORDS: usize = 3;
 const CPU_MAGIC: u64 = 0x1010_1010_1010_1010;
 /// First exception level of the kernel.
 const KERNEL: u8 = 1;
-/// Records that say who ran, and what was lost.
-const OF_INTEREST: [u32; 3] = [sys::PERF_RECORD_AUX, sys::PERF_RECORD_ITRACE_START, sys::PERF_RECORD_SWITCH_CPU_WIDE];
+/// Records that say who ran, and what was lost. PERF_RECORD_ITRACE_START only says who ran first.
+const OF_INTEREST: [u32; 3] = [sys::PERF_RECORD_AUX, sys::PERF_RECORD_SWITCH, sys::PERF_RECORD_SWITCH_CPU_WIDE];
 /// `PERF_AUX_FLAG_TRUNCATED`, `PERF_AUX_FLAG_PARTIAL`, `PERF_AUX_FLAG_COLLISION`.
 const TRUNCATED: u64 = 1;
 const PARTIAL: u64 = 4;
@@ -58,18 +63,27 @@ pub(super) struct Spe {
     processes: FxHashMap<u32, u32>,
     /// Records have the thread's id.
     has_contexts: bool,
-    /// By CPU, which thread ran from when on; of records without the thread's id.
-    ran: FxHashMap<u32, VecDeque<(u64, u32, u32)>>,
-    /// Samples without an own time or thread.
+    /// By CPU, which thread ran from when on, if it is known; for samples without the thread's id.
+    ran: FxHashMap<u32, VecDeque<Ran>>,
+    /// Samples without a timestamp, with one that cannot be converted, without a thread, and of threads without a process.
     untimed: u64,
+    unconverted: u64,
     unknown_thread: u64,
+    unknown_process: u64,
     /// Times at which AUX data was lost, and at which samples collided.
     truncated: u64,
     collided: u64,
     left_out: u64,
     /// Bytes that are not in the file.
     missing: u64,
+    /// Where in the file there is something else than a record.
+    broken_at: Option<u64>,
+    /// Bytes of a buffer that are read at a time.
+    piece: usize,
 }
+
+/// From when on a CPU ran a thread: its process and its id.
+type Ran = (u64, Option<(u32, u32)>);
 
 /// A buffer and what was read of it.
 struct Queue {
@@ -97,31 +111,38 @@ impl Spe {
         let midr = perf_data.text(feature::CPUID).and_then(|text| midr(&text));
         let pmu = of_pmu(&auxtrace.info);
         let event = perf_data.events().iter().position(|event| Some(u64::from(event.attr.kind)) == pmu);
-        let cores = |cpu: Option<u32>| cores(&auxtrace.info, cpu).or(midr).map_or(Cores::Other, Cores::of);
-        let queue = |AuxBuffer { cpu, tid, ref chunks, .. }: &AuxBuffer| Queue {
-            cpu: *cpu,
-            tid: *tid,
-            cores: cores(*cpu),
-            chunks: chunks.clone().into_iter(),
+        let Auxtrace { info, buffers, time, left_out, broken_at, .. } = auxtrace;
+        let midr = midr.filter(|_| is_old(&info));
+        let piece = (AHEAD / buffers.len().max(1)).clamp(LEAST_PIECE, PIECE);
+        let queue = |AuxBuffer { cpu, tid, chunks, .. }: AuxBuffer| Queue {
+            cpu,
+            // A buffer of a CPU may name the first thread of those that are recorded.
+            tid: tid.filter(|_| cpu.is_none()),
+            cores: cores(&info, cpu).or(midr).map_or(Cores::Other, Cores::of),
+            chunks: chunks.into_iter(),
             chunk: AuxChunk { at: 0, size: 0, position: 0 },
             decoder: Decoder::default(),
             ready: VecDeque::new(),
             last: 0,
         };
         let mut found = Self {
-            queues: auxtrace.buffers.iter().map(queue).collect(),
+            queues: buffers.into_iter().map(queue).collect(),
             next: BinaryHeap::new(),
-            time: auxtrace.time.filter(|time| time.mult > 0),
+            time: time.filter(|time| time.mult > 0),
             event: event.and_then(|event| u16::try_from(event).ok()).unwrap_or(0),
             processes: FxHashMap::default(),
             has_contexts: false,
             ran: FxHashMap::default(),
             untimed: 0,
+            unconverted: 0,
             unknown_thread: 0,
+            unknown_process: 0,
             truncated: 0,
             collided: 0,
-            left_out: auxtrace.left_out,
+            left_out,
             missing: 0,
+            broken_at,
+            piece,
         };
         for at in 0..found.queues.len() {
             found.fill(at, perf_data)?;
@@ -129,33 +150,50 @@ impl Spe {
         Ok(Aux::Spe(Box::new(found)))
     }
 
-    /// Takes what a record says of threads and losses; `side_band` is what became of it.
-    pub(super) fn note(&mut self, bytes: &[u8], layout: &Layout, side_band: &[TimedSideBand]) {
-        for TimedSideBand { what, .. } in side_band {
+    /// Takes what a record says of threads and losses; the intake took it last, and had so many records of names before.
+    pub(super) fn note(&mut self, bytes: &[u8], layout: &Layout, intake: &mut Intake, sides: usize) {
+        for TimedSideBand { what, .. } in intake.batch().side_band.get(sides..).unwrap_or_default() {
             if let SideBand::Comm { pid, tid, .. } | SideBand::Fork { pid, tid, .. } = *what {
-                self.processes.insert(tid, pid);
+                self.is_of(tid, pid);
             }
         }
         if !Header::read(bytes).is_some_and(|header| OF_INTEREST.contains(&header.kind)) {
             return;
         }
         let Ok((_, record, id)) = decode(bytes, layout) else { return };
-        let (pid, tid) = match record {
+        // The rings have been read up to here.
+        intake.saw(id.time);
+        let thread = match record {
             Record::Aux { flags, .. } => {
                 self.truncated += u64::from(flags & (TRUNCATED | PARTIAL) != 0);
                 self.collided += u64::from(flags & COLLISION != 0);
                 return;
             }
-            Record::SwitchCpuWide { out: true, next_prev_pid, next_prev_tid, .. } => (next_prev_pid, next_prev_tid),
-            Record::SwitchCpuWide { .. } => (id.pid, id.tid),
-            Record::ItraceStart { pid, tid } => (pid, tid),
+            Record::SwitchCpuWide { out: true, next_prev_pid, next_prev_tid, .. } => {
+                Some((next_prev_pid, next_prev_tid))
+            }
+            // A thread that is recorded gives way to anyone.
+            Record::Switch { out: true, .. } => None,
+            Record::SwitchCpuWide { .. } | Record::Switch { .. } => Some((id.pid, id.tid)),
             _ => return,
         };
-        self.processes.insert(tid, pid);
+        if let Some((pid, tid)) = thread {
+            self.is_of(tid, pid);
+        }
         if self.has_contexts {
             return;
         }
-        self.ran.entry(id.cpu).or_default().push_back((id.time, pid, tid));
+        let ran = self.ran.entry(id.cpu).or_default();
+        if ran.len() >= MAX_RAN {
+            ran.pop_front();
+        }
+        ran.push_back((id.time, thread));
+    }
+
+    fn is_of(&mut self, tid: u32, pid: u32) {
+        if self.processes.len() < MAX_THREADS || self.processes.contains_key(&tid) {
+            self.processes.insert(tid, pid);
+        }
     }
 
     /// Passes on all samples up to `until`, before which all records have been read.
@@ -208,30 +246,38 @@ impl Spe {
             self.has_contexts = true;
             self.ran.clear();
         }
-        let (pid, tid) = match context.or(followed) {
-            Some(tid) => (self.processes.get(&tid).copied(), Some(tid)),
-            None => match cpu.and_then(|cpu| self.ran_at(cpu, time)) {
-                Some((pid, tid)) => (Some(pid), Some(tid)),
-                None => (None, None),
-            },
+        let thread = match context.or(followed) {
+            Some(tid) => Some((self.processes.get(&tid).copied(), tid)),
+            None => cpu.and_then(|cpu| self.ran_at(cpu, time)).map(|(pid, tid)| (Some(pid), tid)),
         };
-        if tid == Some(0) {
-            intake.loss_mut().idle += 1;
-            return;
-        }
+        // Process 0 is one that nobody knows.
+        let (pid, tid) = match thread {
+            Some((_, 0)) => {
+                intake.loss_mut().idle += 1;
+                return;
+            }
+            Some((Some(pid), tid)) => (pid, tid),
+            Some((None, _)) => {
+                self.unknown_process += 1;
+                (0, 0)
+            }
+            None => {
+                self.unknown_thread += 1;
+                (0, 0)
+            }
+        };
         let mode = match record.level {
             Some(level) if level >= KERNEL => CpuMode::Kernel,
             Some(_) => CpuMode::User,
             None => CpuMode::Unknown,
         };
-        self.unknown_thread += u64::from(pid.is_none());
-        self.untimed += u64::from(record.timestamp.is_none() || self.time.is_none());
+        self.untimed += u64::from(record.timestamp.is_none());
+        self.unconverted += u64::from(record.timestamp.is_some() && self.time.is_none());
         let data_src = cores.data_source(record);
         intake.push(RawSample {
             time,
-            // Process 0 is one that nobody knows.
-            pid: pid.unwrap_or(0),
-            tid: tid.filter(|_| pid.is_some()).unwrap_or(0),
+            pid,
+            tid,
             cpu: cpu.unwrap_or(RawSample::NO_CPU),
             mode,
             access: if data_src.access() == Access::Unknown { record.access() } else { data_src.access() },
@@ -249,7 +295,7 @@ impl Spe {
     fn ran_at(&mut self, cpu: u32, time: u64) -> Option<(u32, u32)> {
         let ran = self.ran.get_mut(&cpu)?;
         ran_until(ran, time);
-        ran.front().filter(|(from, ..)| *from <= time).map(|&(_, pid, tid)| (pid, tid))
+        ran.front().filter(|(from, _)| *from <= time).and_then(|(_, thread)| *thread)
     }
 
     /// Reads more of a buffer, until its next sample is known.
@@ -258,14 +304,18 @@ impl Spe {
         let mut piece = [0; PIECE];
         while queue.ready.is_empty() {
             if queue.chunk.size == 0 {
-                let Some(chunk) = queue.chunks.next() else { return Ok(()) };
+                let Some(chunk) = queue.chunks.next() else {
+                    // What was begun has no end.
+                    queue.decoder.jump(queue.decoder.position());
+                    return Ok(());
+                };
                 if queue.decoder.position() != chunk.position {
                     queue.decoder.jump(chunk.position);
                 }
                 queue.chunk = chunk;
                 continue;
             }
-            let wanted = usize::try_from(queue.chunk.size).map_or(PIECE, |size| size.min(PIECE));
+            let wanted = usize::try_from(queue.chunk.size).map_or(self.piece, |size| size.min(self.piece));
             let (into, _) = piece.split_at_mut(wanted);
             let read = perf_data.read_aux(queue.chunk.at, into)?;
             let (read_bytes, _) = into.split_at(read);
@@ -290,13 +340,17 @@ impl Spe {
     /// What a user should know of it.
     pub(super) fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
-        let Self { untimed, unknown_thread, truncated, collided, left_out, missing, .. } = *self;
+        let Self { untimed, unconverted, unknown_thread, unknown_process, .. } = *self;
+        let Self { truncated, collided, left_out, missing, broken_at, .. } = *self;
         let (mut cut, mut bad, mut unknown) = (0, 0, 0);
         for counts in self.queues.iter().map(|queue| queue.decoder.counts()) {
             (cut, bad, unknown) = (cut + counts.cut, bad + counts.bad_bytes, unknown + counts.unknown);
         }
         if truncated > 0 {
-            notes.push(format!("the AUX buffers were full {truncated} times, and samples were lost: record with larger ones (`perf record -m ,16M`)"));
+            notes.push(format!(
+                "AUX data was lost {truncated} times, nobody knows how much: record with a larger buffer (`perf record -m ,64M`) or a \
+                 longer period (`perf record -c`)"
+            ));
         }
         if collided > 0 {
             notes.push(format!(
@@ -312,29 +366,44 @@ impl Spe {
         if left_out > 0 || missing > 0 {
             notes.push(format!("{left_out} pieces of AUX data are left out, {missing} bytes are not in the file"));
         }
+        if let Some(at) = broken_at {
+            notes.push(format!("AUX data after byte {at} of the file is left out: what is there is no record"));
+        }
         if untimed > 0 {
             notes.push(format!("{untimed} samples of SPE have no time of their own: record with ts_enable=1"));
         }
+        if unconverted > 0 {
+            notes.push(format!(
+                "{unconverted} samples of SPE have no known order: the file does not say how the timer's counts convert to times (no TIME_CONV)"
+            ));
+        }
         if unknown_thread > 0 {
             notes.push(format!(
-                "{unknown_thread} samples of SPE have no thread: the kernel needs CONFIG_PID_IN_CONTEXTIDR, or record as root, or with --switch-events"
+                "{unknown_thread} samples of SPE have no thread: record as root on a kernel with CONFIG_PID_IN_CONTEXTIDR, or with --switch-events"
             ));
+        }
+        if unknown_process > 0 {
+            notes.push(format!("{unknown_process} samples of SPE are of threads whose process is not in the file"));
         }
         notes
     }
 }
 
 /// Forgets who ran before `time`, but for the last one.
-fn ran_until(ran: &mut VecDeque<(u64, u32, u32)>, time: u64) {
-    while ran.get(1).is_some_and(|(from, ..)| *from <= time) {
+fn ran_until(ran: &mut VecDeque<Ran>, time: u64) {
+    while ran.get(1).is_some_and(|(from, _)| *from <= time) {
         ran.pop_front();
     }
 }
 
 /// The type of the PMU: the first word before version 2, then the third (tools/perf/util/arm-spe.h).
 fn of_pmu(info: &[u64]) -> Option<u64> {
-    let is_old = info.len() <= HEADER_WORDS;
-    info.get(if is_old { 0 } else { 2 }).copied()
+    info.get(if is_old(info) { 0 } else { 2 }).copied()
+}
+
+/// Before version 2 there are two words.
+fn is_old(info: &[u64]) -> bool {
+    info.len() < HEADER_WORDS
 }
 
 /// The MIDR of a CPU, or that which all of them have; the words before version 2 have none.

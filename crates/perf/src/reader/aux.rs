@@ -11,6 +11,8 @@ use crate::record::Header;
 const FIRST_RECORDS: usize = 1024;
 /// Pieces of AUX data: 100 a second and CPU for a minute on 170 CPUs. Each takes 24 bytes.
 const MAX_CHUNKS: usize = 1 << 20;
+/// Buffers: one for each CPU, or for each thread.
+const MAX_BUFFERS: usize = 1 << 13;
 /// Words of `PERF_RECORD_AUXTRACE_INFO`.
 const MAX_INFO: usize = 1 << 13;
 
@@ -32,7 +34,7 @@ pub struct AuxBuffer {
     pub number: u32,
     /// The CPU that filled it; `None` if it followed a thread.
     pub cpu: Option<u32>,
-    /// The thread that it followed; `None` if it followed a CPU.
+    /// The thread that it followed. With a CPU it is the first of the threads that were recorded there; `None` if all were.
     pub tid: Option<u32>,
     /// Its data in the order of the file, which is that of time.
     pub chunks: Vec<AuxChunk>,
@@ -49,8 +51,10 @@ pub struct Auxtrace {
     pub buffers: Vec<AuxBuffer>,
     /// How its times are converted.
     pub time: Option<TimeConv>,
-    /// Pieces beyond the bound, which are left out.
+    /// Pieces beyond the bounds, which are left out.
     pub left_out: u64,
+    /// Where in the file there is something else than a record: pieces after it are not found.
+    pub broken_at: Option<u64>,
 }
 
 impl Auxtrace {
@@ -98,7 +102,8 @@ impl<R: Read + Seek> PerfData<R> {
         let here = self.inner.stream_position()?;
         self.inner.seek(SeekFrom::Start(self.data_at))?;
         let (inner, by_number) = (BufReader::new(&mut self.inner), FxHashMap::default());
-        let found = Walk { inner, at: self.data_at, swapped: self.swapped, by_number, chunks: 0 }.auxtrace();
+        let (at, end) = (self.data_at, self.data_end.unwrap_or(u64::MAX));
+        let found = Walk { inner, at, end, swapped: self.swapped, by_number, chunks: 0 }.auxtrace();
         self.inner.seek(SeekFrom::Start(here))?;
         found
     }
@@ -134,6 +139,8 @@ impl<R: Read + Seek> PerfData<R> {
 struct Walk<R> {
     inner: R,
     at: u64,
+    /// The end of the records.
+    end: u64,
     swapped: bool,
     /// Where each buffer is in the list.
     by_number: FxHashMap<u32, usize>,
@@ -145,7 +152,7 @@ impl<R: Read + Seek> Walk<BufReader<R>> {
         let mut found = Auxtrace::default();
         let mut has_begun = false;
         let mut count = 0;
-        while let Some((kind, size)) = self.header()? {
+        while let Some((kind, size)) = self.header(&mut found.broken_at)? {
             count += 1;
             match kind {
                 user::AUXTRACE_INFO if !has_begun => {
@@ -160,7 +167,9 @@ impl<R: Read + Seek> Walk<BufReader<R>> {
                     let [shift, mult, zero, ref more @ ..] = words[..] else { continue };
                     let (cycles, mask) = match more {
                         // Two bytes: `cap_user_time_zero`, `cap_user_time_short`.
-                        [cycles, mask, caps, ..] if caps >> 8 & 0xff != 0 => (*cycles, *mask),
+                        [cycles, mask, caps, ..] if caps >> (if self.is_big() { 48 } else { 8 }) & 0xff != 0 => {
+                            (*cycles, *mask)
+                        }
                         _ => (0, 0),
                     };
                     found.time = Some(TimeConv { shift, mult, zero, cycles, mask });
@@ -201,23 +210,31 @@ impl<R: Read + Seek> Walk<BufReader<R>> {
     }
 
     /// Type and size without the header of the next record; `None` at the end, or where there is no record.
-    fn header(&mut self) -> Result<Option<(u32, u64)>, PerfDataError> {
-        let mut bytes = [0; HEADER_SIZE];
-        if !self.fill(&mut bytes)? {
+    fn header(&mut self, broken_at: &mut Option<u64>) -> Result<Option<(u32, u64)>, PerfDataError> {
+        let (mut bytes, at) = ([0; HEADER_SIZE], self.at);
+        if at >= self.end || !self.fill(&mut bytes)? {
             return Ok(None);
         }
         if self.swapped {
             swap::header(&mut bytes);
         }
         let size = |header: Header| Some((header.kind, u64::from(header.size).checked_sub(HEADER_SIZE as u64)?));
-        Ok(Header::read(&bytes).and_then(size))
+        let found = Header::read(&bytes).and_then(size);
+        if found.is_none() {
+            *broken_at = Some(at);
+        }
+        Ok(found)
+    }
+
+    /// The file is of a big-endian machine.
+    fn is_big(&self) -> bool {
+        self.swapped != cfg!(target_endian = "big")
     }
 
     /// The two numbers of four bytes in a word.
     fn halves(&self, word: u64) -> (u32, u32) {
-        let is_big = self.swapped != cfg!(target_endian = "big");
         let (low, high) = (word as u32, (word >> 32) as u32);
-        if is_big {
+        if self.is_big() {
             (high, low)
         } else {
             (low, high)
@@ -242,7 +259,8 @@ impl<R: Read + Seek> Walk<BufReader<R>> {
     }
 
     fn add(&mut self, found: &mut Auxtrace, buffer: AuxBuffer, chunk: AuxChunk) {
-        if self.chunks >= MAX_CHUNKS {
+        let is_new = !self.by_number.contains_key(&buffer.number);
+        if self.chunks >= MAX_CHUNKS || is_new && found.buffers.len() >= MAX_BUFFERS {
             found.left_out += 1;
             return;
         }

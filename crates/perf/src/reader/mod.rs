@@ -102,6 +102,8 @@ pub struct PerfData<R> {
     build_ids: Vec<u8>,
     /// Where the records begin in the file, in bytes.
     data_at: u64,
+    /// Where they end, according to the header.
+    data_end: Option<u64>,
     /// Remaining bytes of data according to the header.
     left: Option<u64>,
     /// Bytes that were read from the file and not returned yet, from `start` on; or an inflated compressed record.
@@ -157,6 +159,7 @@ impl<R: Read + Seek> PerfData<R> {
             piped_sections: Vec::new(),
             build_ids: Vec::new(),
             data_at: PIPE_HEADER_SIZE,
+            data_end: None,
             left: None,
             buffer: Vec::with_capacity(BUFFER),
             start: 0,
@@ -187,6 +190,7 @@ impl<R: Read + Seek> PerfData<R> {
             file.damage.unfinished = true;
         } else {
             file.left = Some(data_size);
+            file.data_end = Some(data_at.saturating_add(data_size));
             file.damage.missing = data_at.saturating_add(data_size).saturating_sub(end);
             file.read_sections(data_at.saturating_add(data_size), bits);
         }

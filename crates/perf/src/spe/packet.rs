@@ -12,7 +12,7 @@ pub enum Packet {
     Alignment(u32),
     /// The end of a record that has no timestamp.
     End,
-    /// The generic timer's count (CNTVCT). It ends a record.
+    /// The generic timer's count: CNTVCT, or CNTPCT if the event was opened with `pct_enable`. It ends a record.
     Timestamp(u64),
     /// What happened to the operation, as bits ([`super::event`]).
     Events(u64),
@@ -69,7 +69,7 @@ pub fn next(bytes: &[u8]) -> Next {
         0x00 => return Next::Packet(Packet::Padding, 1),
         0x01 => return Next::Packet(Packet::End, 1),
         // An extended header: two bits more for the index of the header after it.
-        0x20..=0x3f => {
+        0x20..=0x2f => {
             let Some((&second, payload)) = after.split_first() else { return Next::More };
             if second == 0 {
                 return Next::Packet(Packet::Alignment(2 << (header & 0xf)), 2);

@@ -60,17 +60,15 @@ impl Cores {
     /// The same as the kernel's `perf_mem_data_src`, as perf makes it of a record.
     #[must_use]
     pub fn data_source(self, record: &Record) -> DataSource {
-        let is_load = match record.access() {
-            Access::Load => true,
-            Access::Store => false,
-            // perf has no word for both in a record of SPE; the kernel's has.
-            Access::Update => return DataSource(OP_LOAD | OP_STORE | Self::by_events(record) | translation(record)),
+        let (operation, is_store) = match record.access() {
+            Access::Load => (OP_LOAD, false),
+            Access::Store => (OP_STORE, true),
+            Access::Update => (OP_LOAD | OP_STORE, false),
             Access::Unknown => return DataSource(0),
         };
-        let operation = if is_load { OP_LOAD } else { OP_STORE };
         let common = match self {
             // These say nothing of stores.
-            Self::Neoverse | Self::AmpereOne if !is_load => {
+            Self::Neoverse | Self::AmpereOne if is_store => {
                 return DataSource(operation | LVL_NA | NUMBER_NA | SNOOP_NA | translation(record))
             }
             Self::Neoverse => record.source,
