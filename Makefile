@@ -19,7 +19,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 export PATH := $(PATH):$(HOME)/.cargo/bin
 export FUZZ_SECONDS KERNELS
 
-.PHONY: build run test screenshots soak test-long test-dist test-stacks-long truth test-vm test-schedulers proof check-upstream lint fmt bench bench-against bench-big-host versus-perf fuzz miri doc install dist deps clean help
+.PHONY: build run test screenshots soak test-long test-dist test-stacks-long truth test-vm test-arm64 test-schedulers proof check-upstream lint fmt bench bench-against bench-big-host versus-perf fuzz miri doc install dist deps clean help
 .DEFAULT_GOAL := build
 
 build: deps ## Build the release binary (the default)
@@ -58,6 +58,9 @@ screenshots: ## Make the pictures of the report page and of top in docs/screensh
 test-vm: deps ## Run the tests in virtual machines with a simulated memory PMU (KERNELS="bookworm trixie sid")
 	@scripts/vm.sh $(ARGS)
 
+test-arm64: deps ## Build for arm64, without BPF, and test that in an emulated machine
+	@CARGO="$(CARGO)" scripts/arm64.sh
+
 test-schedulers: deps ## Run scx_layered with what scxprof prints in a virtual machine (SCX_LAYERED=FILE: this one; SCX_MITOSIS=FILE: scx_mitosis too)
 	@scripts/schedulers.sh
 
@@ -72,7 +75,7 @@ lint: deps ## Check the format, lints, API documentation and shell scripts
 	$(CARGO) clippy --locked --all-targets -- -D warnings
 	$(CARGO) clippy --locked --no-default-features --features cli,mcp -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps
-	if command -v shellcheck >/dev/null; then shellcheck -x scripts/*.sh tests/vm/*.sh tests/vm/guest/*.sh tests/vm/schedulers/*.sh tests/vm/caches/*.sh .ci/run; fi
+	if command -v shellcheck >/dev/null; then shellcheck -x scripts/*.sh tests/vm/*.sh tests/vm/guest/*.sh tests/vm/schedulers/*.sh tests/vm/caches/*.sh tests/vm/arm64/*.sh .ci/run; fi
 
 fmt: deps ## Format the code
 	$(CARGO) fmt --all

@@ -90,7 +90,7 @@ else
     skip "cargo fmt" "not installed (rustup component add rustfmt)"
 fi
 if command -v shellcheck >/dev/null; then
-    step shellcheck shellcheck -x scripts/*.sh tests/vm/*.sh tests/vm/guest/*.sh tests/vm/schedulers/*.sh tests/vm/caches/*.sh .ci/run
+    step shellcheck shellcheck -x scripts/*.sh tests/vm/*.sh tests/vm/guest/*.sh tests/vm/schedulers/*.sh tests/vm/caches/*.sh tests/vm/arm64/*.sh .ci/run
 else
     skip shellcheck "not installed"
 fi

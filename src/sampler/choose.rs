@@ -22,6 +22,10 @@ pub(super) fn plan(options: &SamplerOptions, batched: bool) -> Result<Plan, Samp
     if matches!(options.source, Source::Pebs | Source::Ibs | Source::Timer) && !cfg!(target_arch = "x86_64") {
         return Err(SamplerError::Architecture { source_name: options.source.name() });
     }
+    let copies_stack = options.stacks.as_ref().and_then(|spec| spec.context).is_some_and(|context| context.stack > 0);
+    if copies_stack && !cfg!(target_arch = "x86_64") {
+        return Err(SamplerError::CopiedStacks);
+    }
     let hardware = Hardware { batched, ..options.hardware.clone() };
     let mut plan = match options.source {
         Source::Faults => {

@@ -91,6 +91,9 @@ pub enum SamplerError {
         /// The source's name.
         source_name: &'static str,
     },
+    /// Copies of the stack are unwound on one processor only.
+    #[error("--call-graph dwarf is for x86-64 only; without it, frame pointers are followed")]
+    CopiedStacks,
     /// This host offers no PEBS events.
     #[error("source pebs: {0}")]
     NoPebs(#[from] NoPebs),

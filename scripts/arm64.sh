@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# Builds scxprof for arm64, without BPF, and tests it in an emulated arm64 machine: tests/vm/arm64.
+# Usage: scripts/arm64.sh     SUITE (trixie) is the Debian suite whose kernel it boots; the kernel is fetched once and kept.
+#
+# Prints SKIP and why where this machine lacks something.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export PATH="$PATH:${HOME:-/root}/.cargo/bin"
+triple=aarch64-unknown-linux-gnu
+suite=${SUITE:-trixie}
+cache=$PWD/tests/vm/cache/arm64-$suite
+target=${CARGO_TARGET_DIR:-target}
+keys=/usr/share/keyrings/debian-archive-keyring.gpg
+
+skip() {
+    printf 'SKIP: vm test arm64: %s\n' "$1"
+    exit 0
+}
+
+for tool in qemu-system-aarch64:qemu-system-arm aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu cpio:cpio apt-get:apt dpkg-deb:dpkg; do
+    command -v "${tool%%:*}" >/dev/null || skip "no ${tool%%:*} (Debian: apt install ${tool##*:})"
+done
+rustc --print target-libdir --target "$triple" 2>/dev/null | xargs -r test -d || rustup target add "$triple" 2>/dev/null ||
+    skip "no Rust library for $triple (rustup target add $triple)"
+
+# apt with lists and state of its own, for packages of another architecture; nothing is installed.
+fetch() {
+    local uri options list package
+    [ -e "$keys" ] || skip "$keys is missing (Debian: apt install debian-archive-keyring)"
+    # shellcheck disable=SC2016 # apt expands it.
+    uri=$(apt-get indextargets --format '$(REPO_URI) $(COMPONENT)' 'Identifier: Packages' 2>/dev/null | awk '$2 == "main" { print $1; exit }')
+    [ -n "$uri" ] || skip "apt knows no Debian mirror"
+    mkdir -p "$cache"/{debs,root,apt/lists/partial,apt/cache/archives/partial}
+    printf 'Types: deb\nURIs: %s\nSuites: %s\nComponents: main\nSigned-By: %s\n' "$uri" "$suite" "$keys" >"$cache/apt/suite.sources"
+    options=(
+        -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o APT::Sandbox::User=root
+        -o Dir::State="$cache/apt" -o Dir::State::Lists="$cache/apt/lists" -o Dir::State::status=/dev/null
+        -o Dir::Cache="$cache/apt/cache" -o Dir::Etc::SourceList="$cache/apt/suite.sources" -o Dir::Etc::SourceParts=/dev/null
+        -o Dir::Etc::Preferences=/dev/null -o Dir::Etc::PreferencesParts=/dev/null -o Acquire::Languages=none -o Acquire::Retries=2
+    )
+    timeout 120 apt-get "${options[@]}" update -qq >"$cache/apt/log" 2>&1 || skip "apt cannot read $suite: $(tail -n 1 "$cache/apt/log")"
+    list=$(apt-get "${options[@]}" -s --no-install-recommends install linux-image-cloud-arm64 busybox-static 2>/dev/null |
+        awk '/^Inst (linux-image|busybox)/ { print $2 }')
+    [ -n "$list" ] || skip "apt finds no arm64 kernel in $suite"
+    # shellcheck disable=SC2086 # One word a package.
+    (cd "$cache/debs" && timeout 300 apt-get "${options[@]}" download -qq $list) >"$cache/apt/log" 2>&1 ||
+        skip "apt cannot fetch the arm64 kernel of $suite: $(tail -n 1 "$cache/apt/log")"
+    for package in "$cache"/debs/*.deb; do
+        dpkg-deb --fsys-tarfile "$package" | tar -x --keep-directory-symlink -C "$cache/root"
+    done
+    cp "$cache"/root/boot/vmlinuz-* "$cache/vmlinuz"
+    find "$cache/root" -path '*bin/busybox' -exec cp {} "$cache/busybox" \;
+    rm -rf "$cache/debs" "$cache/apt" "$cache/root"
+}
+
+if [ ! -s "$cache/vmlinuz" ] || [ ! -s "$cache/busybox" ]; then
+    fetch
+fi
+# The libraries of C are in the binary, as the guest has none. BPF programs would need libelf for arm64.
+CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
+    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS='-C target-feature=+crt-static' \
+    "${CARGO:-cargo}" build --locked --target "$triple" --no-default-features --features cli --bin scxprof
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir -p "$work/root"/{bin,dev,lib,proc,root,sys,tests,tmp}
+cp "$cache/busybox" "$target/$triple/debug/scxprof" "$work/root/bin/"
+aarch64-linux-gnu-strip -g "$work/root/bin/scxprof"
+aarch64-linux-gnu-gcc -O1 -fno-omit-frame-pointer -pthread -static -o "$work/root/bin/family" tests/sharing/programs/*.c
+install -m 755 tests/vm/init "$work/root/init"
+cp tests/vm/lib.sh "$work/root/lib/vm.sh"
+cp tests/vm/arm64/*.sh "$work/root/tests/"
+(cd "$work/root" && find . | cpio -o -H newc --quiet -R 0:0) >"$work/initramfs"
+timeout "${VM_TIMEOUT:-600}" qemu-system-aarch64 -M virt -cpu neoverse-n1 -accel tcg,thread=single -smp 2 -m 1024 \
+    -nodefaults -display none -monitor none -serial stdio -no-reboot -kernel "$cache/vmlinuz" -initrd "$work/initramfs" \
+    -append "console=ttyAMA0 panic=-1 quiet" </dev/null 2>"$work/qemu" | sed -u 's|\r||g' | tee "$work/console" || true
+tail -n 1 "$work/qemu" >&2
+if grep -q '^::end arm64 0 ' "$work/console" && ! grep '^::kernel ' "$work/console"; then
+    printf 'vm test arm64 (%s) ... ok\n' "$(sed -n 's/^::guest /Linux /p' "$work/console")"
+else
+    printf 'vm test arm64 ... FAILED\n'
+    exit 1
+fi

@@ -1,0 +1,67 @@
+# What works on arm64: doctor, wakeups, faults, scheduling events, stacks, recordings.
+# shellcheck shell=dash source=tests/vm/lib.sh
+. /lib/vm.sh
+
+# said STATUS COMMAND...: runs the command; its output is in the file `said`.
+said() {
+    expected=$1
+    shift
+    "$@" >said 2>&1
+    status=$?
+    [ "$status" -eq "$expected" ] || {
+        cat said
+        fail "exit code $status and not $expected: $*"
+    }
+}
+
+# says PATTERN...: each is in the file `said`.
+says() {
+    for pattern; do
+        grep -q -e "$pattern" said || {
+            cat said
+            fail "it does not say: $pattern"
+        }
+    done
+}
+
+said 0 scxprof doctor
+says 'faults  *works' 'timer  *fails  *source timer is for x86-64 only' 'pmu  *fails  *pebs and ibs are for x86-64 only'
+for source in pebs ibs timer; do
+    said 3 scxprof run --source "$source" -t 1
+    says "source $source is for x86-64 only"
+done
+grep -q 'bare-metal\|firmware' said && fail "it guesses at hardware of x86-64"
+
+said 3 scxprof stacks --call-graph dwarf -t 1
+says 'dwarf is for x86-64 only'
+
+family pipes 3600 x >truth &
+wait_for 60 grep -q 'name=xput-ac' truth || fail "the pairs do not start"
+said 0 scxprof run --source wakeups -t 5 --target-cpus 8 -o cells.json
+for pair in aa ab ac; do
+    grep -q "xget-$pair+xput-$pair" cells.json || {
+        cat said cells.json
+        fail "pair $pair is not found by its wakeups"
+    }
+done
+said 0 scxprof sched -t 3
+says '^xput-aa\|^main' 'All threads: '
+# Frame pointers: the program's own function, and the system call below it.
+said 0 scxprof stacks -t 3 -o stacks.txt
+cp stacks.txt said
+says '^stream_work .* family ' '^el0_svc .*kernel'
+said 0 scxprof record --source faults --sched -t 3 -o both.tar.gz
+said 0 scxprof sched -f both.tar.gz
+says 'All threads: '
+said 0 scxprof trace info both.tar.gz
+says '^architecture  *aarch64' '^sched_switch '
+killall family
+
+# Processes that share mapped files.
+(while family file 1 y >/dev/null; do :; done) &
+said 0 scxprof record --source faults -t 8 -o faults.tar.gz
+said 0 scxprof extract -f faults.tar.gz --target-cpus 64 -o recorded.json
+said 0 scxprof process -f faults.tar.gz -o lines
+# Threads that are renamed after their last sample may be decided otherwise: so nothing is compared.
+said 0 scxprof extract -f lines --target-cpus 64 -o lines.json
+[ "$(wc -l <lines/perf.jsonl)" -gt 100 ] || fail "there are only $(wc -l <lines/perf.jsonl) samples of first touches"
