@@ -10,41 +10,31 @@ triple=aarch64-unknown-linux-gnu
 suite=${SUITE:-trixie}
 cache=$PWD/tests/vm/cache/arm64-$suite
 target=${CARGO_TARGET_DIR:-target}
-keys=/usr/share/keyrings/debian-archive-keyring.gpg
 
-skip() {
+cannot() {
     printf 'SKIP: vm test arm64: %s\n' "$1"
     exit 0
 }
+# shellcheck source=tests/vm/apt.sh
+. tests/vm/apt.sh
 
 for tool in qemu-system-aarch64:qemu-system-arm aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu cpio:cpio apt-get:apt dpkg-deb:dpkg; do
-    command -v "${tool%%:*}" >/dev/null || skip "no ${tool%%:*} (Debian: apt install ${tool##*:})"
+    command -v "${tool%%:*}" >/dev/null || cannot "no ${tool%%:*} (Debian: apt install ${tool##*:})"
 done
 rustc --print target-libdir --target "$triple" 2>/dev/null | xargs -r test -d || rustup target add "$triple" 2>/dev/null ||
-    skip "no Rust library for $triple (rustup target add $triple)"
+    cannot "no Rust library for $triple (rustup target add $triple)"
 
-# apt with lists and state of its own, for packages of another architecture; nothing is installed.
 fetch() {
-    local uri options list package
-    [ -e "$keys" ] || skip "$keys is missing (Debian: apt install debian-archive-keyring)"
-    # shellcheck disable=SC2016 # apt expands it.
-    uri=$(apt-get indextargets --format '$(REPO_URI) $(COMPONENT)' 'Identifier: Packages' 2>/dev/null | awk '$2 == "main" { print $1; exit }')
-    [ -n "$uri" ] || skip "apt knows no Debian mirror"
-    mkdir -p "$cache"/{debs,root,apt/lists/partial,apt/cache/archives/partial}
-    printf 'Types: deb\nURIs: %s\nSuites: %s\nComponents: main\nSigned-By: %s\n' "$uri" "$suite" "$keys" >"$cache/apt/suite.sources"
-    options=(
-        -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o APT::Sandbox::User=root
-        -o Dir::State="$cache/apt" -o Dir::State::Lists="$cache/apt/lists" -o Dir::State::status=/dev/null
-        -o Dir::Cache="$cache/apt/cache" -o Dir::Etc::SourceList="$cache/apt/suite.sources" -o Dir::Etc::SourceParts=/dev/null
-        -o Dir::Etc::Preferences=/dev/null -o Dir::Etc::PreferencesParts=/dev/null -o Acquire::Languages=none -o Acquire::Retries=2
-    )
-    timeout 120 apt-get "${options[@]}" update -qq >"$cache/apt/log" 2>&1 || skip "apt cannot read $suite: $(tail -n 1 "$cache/apt/log")"
+    local list package
+    apt_options -o APT::Architecture=arm64 -o APT::Architectures=arm64
+    mkdir -p "$cache/root"
+    timeout 120 apt-get "${options[@]}" update -qq >"$cache/apt/log" 2>&1 || cannot "apt cannot read $suite: $(tail -n 1 "$cache/apt/log")"
     list=$(apt-get "${options[@]}" -s --no-install-recommends install linux-image-cloud-arm64 busybox-static 2>/dev/null |
         awk '/^Inst (linux-image|busybox)/ { print $2 }')
-    [ -n "$list" ] || skip "apt finds no arm64 kernel in $suite"
+    [ -n "$list" ] || cannot "apt finds no arm64 kernel in $suite"
     # shellcheck disable=SC2086 # One word a package.
     (cd "$cache/debs" && timeout 300 apt-get "${options[@]}" download -qq $list) >"$cache/apt/log" 2>&1 ||
-        skip "apt cannot fetch the arm64 kernel of $suite: $(tail -n 1 "$cache/apt/log")"
+        cannot "apt cannot fetch the arm64 kernel of $suite: $(tail -n 1 "$cache/apt/log")"
     for package in "$cache"/debs/*.deb; do
         dpkg-deb --fsys-tarfile "$package" | tar -x --keep-directory-symlink -C "$cache/root"
     done

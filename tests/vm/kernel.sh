@@ -14,29 +14,8 @@ cannot() {
     exit 77
 }
 
-# The mirror that this machine's own apt uses.
-mirror() {
-    # shellcheck disable=SC2016 # apt expands it.
-    apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Identifier: Packages' 2>/dev/null |
-        awk '$3 == "main" && $2 ~ /^(bookworm|trixie|forky|sid|stable|testing|unstable)$/ { print $1; exit }'
-}
-
-# apt with lists, state and sources of its own, so that nothing of the host's is read or changed.
-apt_options() {
-    local keys=/usr/share/keyrings/debian-archive-keyring.gpg uri
-    uri=$(mirror)
-    [ -n "$uri" ] || cannot "apt knows no Debian mirror"
-    [ -e "$keys" ] || cannot "$keys is missing (package debian-archive-keyring)"
-    mkdir -p "$cache"/{debs,apt/lists/partial,apt/cache/archives/partial}
-    printf 'Types: deb\nURIs: %s\nSuites: %s\nComponents: main\nSigned-By: %s\n' "$uri" "$suite" "$keys" \
-        >"$cache/apt/suite.sources"
-    options=(
-        -o Dir::State="$cache/apt" -o Dir::State::Lists="$cache/apt/lists" -o Dir::State::status=/dev/null
-        -o Dir::Cache="$cache/apt/cache" -o Dir::Etc::SourceList="$cache/apt/suite.sources" -o Dir::Etc::SourceParts=/dev/null
-        -o Dir::Etc::Preferences=/dev/null -o Dir::Etc::PreferencesParts=/dev/null -o APT::Sandbox::User=root
-        -o APT::Get::List-Cleanup=false -o Acquire::Languages=none -o Acquire::Retries=2
-    )
-}
+# shellcheck source=tests/vm/apt.sh
+. ./apt.sh
 
 # What the kernel, its perf and the build of a module take, with all that they depend on; but nothing that only an
 # installed system needs.
@@ -49,7 +28,7 @@ packages() {
 
 fetch() {
     local list
-    apt_options
+    apt_options -o APT::Architecture=amd64
     timeout 120 apt-get "${options[@]}" update -qq >"$cache/apt/log" 2>&1 || cannot "apt cannot read $suite: $(tail -n 1 "$cache/apt/log")"
     list=$(packages) || true
     [ -n "$list" ] || cannot "apt finds no kernel in $suite"
