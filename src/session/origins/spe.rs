@@ -108,7 +108,7 @@ impl Spe {
                 known.map_or_else(|| format!("type {}", auxtrace.kind), |(_, name)| (*name).to_owned()),
             ));
         }
-        let midr = perf_data.text(feature::CPUID).and_then(|text| midr(&text));
+        let midr = perf_data.text(feature::CPUID).and_then(|text| midr_in(&text));
         let pmu = of_pmu(&auxtrace.info);
         let event = perf_data.events().iter().position(|event| Some(u64::from(event.attr.kind)) == pmu);
         let Auxtrace { info, buffers, time, left_out, broken_at, .. } = auxtrace;
@@ -118,7 +118,7 @@ impl Spe {
             cpu,
             // A buffer of a CPU may name the first thread of those that are recorded.
             tid: tid.filter(|_| cpu.is_none()),
-            cores: cores(&info, cpu).or(midr).map_or(Cores::Other, Cores::of),
+            cores: midr_of(&info, cpu).or(midr).map_or(Cores::Other, Cores::of),
             chunks: chunks.into_iter(),
             chunk: AuxChunk { at: 0, size: 0, position: 0 },
             decoder: Decoder::default(),
@@ -407,26 +407,24 @@ fn is_old(info: &[u64]) -> bool {
 }
 
 /// The MIDR of a CPU, or that which all of them have; the words before version 2 have none.
-fn cores(info: &[u64], cpu: Option<u32>) -> Option<u64> {
+fn midr_of(info: &[u64], cpu: Option<u32>) -> Option<u64> {
     let header = usize::try_from(*info.get(1)?).ok().filter(|&words| words >= HEADER_WORDS)?;
     let mut rest = info.get(header..)?;
-    let mut all = None;
-    while let [CPU_MAGIC, number, params, midr, ..] = *rest {
-        if cpu.is_some_and(|cpu| u64::from(cpu) == number) {
-            return Some(midr);
-        }
-        all = match all {
-            None => Some(Some(midr)),
-            Some(Some(known)) if known == midr => Some(Some(midr)),
-            Some(_) => Some(None),
-        };
-        rest = rest.get(CPU_WORDS.saturating_add(usize::try_from(params).ok()?)..)?;
+    let mut cpus = std::iter::from_fn(|| {
+        let [CPU_MAGIC, number, params, midr, ..] = *rest else { return None };
+        let size = usize::try_from(params).unwrap_or(usize::MAX).saturating_add(CPU_WORDS);
+        rest = rest.get(size..).unwrap_or_default();
+        Some((number, midr))
+    });
+    if let Some(cpu) = cpu {
+        return cpus.find(|(number, _)| *number == u64::from(cpu)).map(|(_, midr)| midr);
     }
-    all.flatten().filter(|_| cpu.is_none())
+    let (_, first) = cpus.next()?;
+    cpus.all(|(_, midr)| midr == first).then_some(first)
 }
 
 /// The MIDR in perf's description of the CPU (`0x00000000410fd0c0`, with the variant and revision that it matches events by).
-fn midr(cpuid: &str) -> Option<u64> {
+fn midr_in(cpuid: &str) -> Option<u64> {
     let digits = cpuid.split(',').next()?.trim().strip_prefix("0x")?;
     u64::from_str_radix(digits, 16).ok()
 }

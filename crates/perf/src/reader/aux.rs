@@ -13,8 +13,6 @@ const FIRST_RECORDS: usize = 1024;
 const MAX_CHUNKS: usize = 1 << 20;
 /// Buffers: one for each CPU, or for each thread.
 const MAX_BUFFERS: usize = 1 << 13;
-/// Words of `PERF_RECORD_AUXTRACE_INFO`.
-const MAX_INFO: usize = 1 << 13;
 
 /// A piece of the data of a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -241,13 +239,12 @@ impl<R: Read + Seek> Walk<BufReader<R>> {
         }
     }
 
-    /// The words of the record whose header was read.
+    /// The words of the record whose header was read, of at most 64 KiB.
     fn words(&mut self, size: u64) -> Result<Vec<u64>, PerfDataError> {
-        let mut bytes = vec![0; (size as usize).min(MAX_INFO * 8)];
+        let mut bytes = vec![0; size as usize];
         if !self.fill(&mut bytes)? {
             return Ok(Vec::new());
         }
-        self.skip(size - bytes.len() as u64)?;
         let (mut words, swapped) = (Vec::with_capacity(bytes.len() / 8 + 1), self.swapped);
         for chunk in bytes.chunks(8) {
             let mut word = [0; 8];

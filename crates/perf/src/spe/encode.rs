@@ -1,5 +1,6 @@
 //! The inverse of the decoder, for tests and made recordings.
 
+use super::record::ADDRESS;
 use super::Record;
 
 /// Writes a record as the hardware does, padded to a multiple of 64 bytes.
@@ -48,5 +49,3 @@ pub fn record(record: &Record, into: &mut Vec<u8>) {
         None => into.push(0x01),
     }
 }
-
-const ADDRESS: u64 = (1 << 56) - 1;

@@ -25,7 +25,7 @@ pub mod event {
 }
 
 /// Bits of an address.
-const ADDRESS: u64 = (1 << 56) - 1;
+pub(super) const ADDRESS: u64 = (1 << 56) - 1;
 /// The top byte, which is all ones in addresses of the kernel.
 const TOP: u64 = 0xff << 56;
 
