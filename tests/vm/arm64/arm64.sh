@@ -46,10 +46,10 @@ for pair in aa ab ac; do
 done
 said 0 scxprof sched -t 3
 says '^xput-aa\|^main' 'All threads: '
-# Frame pointers: the program's own function, and the system call below it.
-said 0 scxprof stacks -t 3 -o stacks.txt
+# Frame pointers, through the program's own function into the system call that it made.
+said 0 scxprof stacks -t 3 --folded stacks.txt
 cp stacks.txt said
-says '^stream_work .* family ' '^el0_svc .*kernel'
+says ';stream_work;.*;el0_svc'
 said 0 scxprof record --source faults --sched -t 3 -o both.tar.gz
 said 0 scxprof sched -f both.tar.gz
 says 'All threads: '
