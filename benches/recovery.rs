@@ -16,7 +16,7 @@ use criterion::{BatchSize, Criterion, Throughput};
 use scxprof::host::Roots;
 use scxprof::sample::Source;
 use scxprof::testing::host::pagemap::{Page, Pagemap};
-use scxprof::testing::recover::{CodeSource, CodeWindow, Recovery, Regs, StackRange, REGS_MASK};
+use scxprof::testing::recover::{CodeSource, CodeWindow, Recovery, Regs, StackRange};
 use scxprof::testing::resolve::code::constant::Constants;
 use scxprof::testing::resolve::code::{At, CodeCache, Limits, Mapping, Window};
 use scxprof::testing::resolve::Maps;
@@ -203,10 +203,10 @@ fn record(
     let pid = child.id();
     for captured in captured(child)? {
         let Some(context) = &captured.context else { continue };
-        let Ok(regs) = Regs::from_perf(context.abi, REGS_MASK, &context.regs) else { continue };
-        let range = stack.update(regs.rsp());
+        let Ok(regs) = Regs::of_host(context.abi, &context.regs) else { continue };
+        let range = stack.update(regs.sp());
         let time = captured.raw.time;
-        let at = At { pid, space: maps.generation(pid), ip: regs.rip, time };
+        let at = At { pid, space: maps.generation(pid), ip: regs.ip, time };
         let mut live = Live {
             code: &mut *code,
             constants: &mut *constants,
@@ -232,7 +232,7 @@ fn record(
 fn recover(recovery: &mut Recovery, recorded: &mut Recorded) -> usize {
     let Recorded { captured, regs, stack, windows, .. } = recorded;
     let dump = captured.context.as_ref().map_or(&[][..], |context| &context.stack);
-    recovery.recover(regs, dump, { *stack }.update(regs.rsp()), windows).candidates.len()
+    recovery.recover(regs, dump, { *stack }.update(regs.sp()), windows).candidates.len()
 }
 
 fn measure(criterion: &mut Criterion<CpuTime>, child: &Child) -> Result<(), SamplerError> {
@@ -247,7 +247,7 @@ fn measure(criterion: &mut Criterion<CpuTime>, child: &Child) -> Result<(), Samp
     let addresses: Vec<u64> = recorded.iter().flat_map(|recorded| recorded.addresses.iter().copied()).collect();
     let windows: usize = recorded.iter().map(|recorded| recorded.windows.0.len()).sum();
     let bytes: usize = recorded.iter().flat_map(|recorded| &recorded.windows.0).map(|window| window.bytes.len()).sum();
-    let mut ips: Vec<u64> = recorded.iter().map(|recorded| recorded.regs.rip).collect();
+    let mut ips: Vec<u64> = recorded.iter().map(|recorded| recorded.regs.ip).collect();
     let samples = ips.len();
     ips.sort_unstable();
     ips.dedup();
@@ -286,12 +286,12 @@ fn measure(criterion: &mut Criterion<CpuTime>, child: &Child) -> Result<(), Samp
             now += 1;
             let mut frames = 0u64;
             for recorded in &recorded {
-                let at = At { pid, space, ip: recorded.regs.rip, time: now };
+                let at = At { pid, space, ip: recorded.regs.ip, time: now };
                 let windows = Windows(Vec::with_capacity(1), HashMap::new());
                 let constants = &mut constants;
                 let mut live = Live { code: &mut code, constants, maps: &mut maps, at, now, windows };
                 let dump = recorded.captured.context.as_ref().map_or(&[][..], |context| &context.stack);
-                let stack = { recorded.stack }.update(recorded.regs.rsp());
+                let stack = { recorded.stack }.update(recorded.regs.sp());
                 let outcome = warm.recover(&recorded.regs, dump, stack, &mut live);
                 for candidate in outcome.candidates {
                     frames ^= pagemap.page(pid, space, candidate.addr, now, false).map_or(0, |page| page.0);

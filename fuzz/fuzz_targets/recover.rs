@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use scxprof::testing::recover::{CodeWindow, Recovery, Snapshot, Regs, MAX_CANDIDATES};
+use scxprof::testing::recover::{Arch, CodeWindow, Recovery, Snapshot, Regs, MAX_CANDIDATES};
 
 fuzz_target!(|data: &[u8]| {
     let Some((choice, rest)) = data.split_first_chunk::<8>() else { return };
@@ -11,8 +11,11 @@ fuzz_target!(|data: &[u8]| {
     let [flags, at, from, to, dump, bias, rflags, high] = *choice;
     let base = 0x40_0000;
     let mut regs =
-        Regs { rip: base + u64::from(at), rflags: u64::from(rflags) | u64::from(high) << 8, ..Regs::default() };
-    for (register, value) in regs.gpr.iter_mut().zip(registers.chunks_exact(2)) {
+        Regs { ip: base + u64::from(at), flags: u64::from(rflags) | u64::from(high) << 8, ..Regs::default() };
+    if flags & 8 != 0 {
+        regs.arch = Arch::Arm64;
+    }
+    for (register, value) in regs.gpr.iter_mut().zip(registers.chunks_exact(2).cycle()) {
         // Small, near the code, in a heap, or at the end of what there is.
         let value = u64::from(u16::from_le_bytes([value[0], value[1]]));
         *register = match value >> 14 {
@@ -25,7 +28,7 @@ fuzz_target!(|data: &[u8]| {
     let (stack, bytes) = rest.split_at(rest.len().min(usize::from(dump)));
     let function = (flags & 1 != 0).then(|| base + u64::from(from)..base + u64::from(from) + u64::from(to));
     let mut code = CodeWindow { key: 1, bias: base - u64::from(bias), base, bytes, function, jit: false };
-    let range = if flags & 2 == 0 { 0..0 } else { regs.rsp()..regs.rsp().saturating_add(4096) };
+    let range = if flags & 2 == 0 { 0..0 } else { regs.sp()..regs.sp().saturating_add(4096) };
     // The code's bytes serve as memory too: lines around the registers, which may hold pointers to one another.
     let memory = if flags & 4 == 0 { Vec::new() } else { memory(&regs, bytes) };
     let memory = Snapshot::new(&memory);
@@ -42,7 +45,7 @@ fuzz_target!(|data: &[u8]| {
 fn memory(regs: &Regs, bytes: &[u8]) -> Vec<u8> {
     let lines: Vec<_> = regs.gpr.iter().zip(bytes.chunks_exact(64)).collect();
     let fs_base = regs.gpr.first().map_or(0, |value| value & !7);
-    let mut memory: Vec<u8> = [fs_base, regs.rsp(), lines.len() as u64].into_iter().flat_map(u64::to_le_bytes).collect();
+    let mut memory: Vec<u8> = [fs_base, regs.sp(), lines.len() as u64].into_iter().flat_map(u64::to_le_bytes).collect();
     for (register, line) in lines {
         memory.extend((register & !63).to_le_bytes());
         // Every other word is a pointer to what another register points to.

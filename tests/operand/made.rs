@@ -135,7 +135,7 @@ fn judge(seed: u64, what: &str, stops: &[Stop], with_memory: bool, code: &mut Fi
     let mut judged = Judged::default();
     code.process.with_functions = functions;
     for (at, stop) in stops.iter().enumerate().take(stops.len().saturating_sub(AHEAD)).skip(MAX_STEPS) {
-        let range = stack.update(stop.regs.rsp());
+        let range = stack.update(stop.regs.sp());
         let memory = Snapshot::new(if with_memory { &stop.memory } else { &[] });
         code.windows.clear();
         let source: &mut dyn CodeSource = if functions { code } else { &mut code.process };
@@ -148,14 +148,14 @@ fn judge(seed: u64, what: &str, stops: &[Stop], with_memory: bool, code: &mut Fi
             }
             judged.wrong += 1;
             if judged.wrong <= 3 {
-                println!("seed {seed}, {what}: wrong at ip {:#x}: {candidate:x?}", stop.regs.rip);
+                println!("seed {seed}, {what}: wrong at ip {:#x}: {candidate:x?}", stop.regs.ip);
                 println!(" the last to run:");
                 for before in &stops[at - MAX_STEPS..at] {
-                    println!("  {:#x} {:x?}", before.regs.rip, before.accesses);
+                    println!("  {:#x} {:x?}", before.regs.ip, before.accesses);
                 }
                 println!(" around ip:");
-                show(&mut code.process, stop.regs.rip);
-                if candidate.insn_ip.abs_diff(stop.regs.rip) > 48 {
+                show(&mut code.process, stop.regs.ip);
+                if candidate.insn_ip.abs_diff(stop.regs.ip) > 48 {
                     println!(" around the access:");
                     show(&mut code.process, candidate.insn_ip);
                 }
@@ -178,7 +178,7 @@ fn look(seed: u64) -> Result<Judged, String> {
     let pid = running.0.id() as i32;
     let mut code = FileCode::of(pid, &path);
     let stops = step::step(pid, STEPS, &mut code.process).map_err(|error| format!("ptrace: {error}"))?;
-    let last = stops.last().map_or(0, |stop| stop.regs.rip);
+    let last = stops.last().map_or(0, |stop| stop.regs.ip);
     assert_eq!(stops.len(), STEPS, "seed {seed}: the program faults at {last:#x}: it is not what it should be");
     let mut all = Judged::default();
     let ways: &[_] = if made.near { &[true, false] } else { &[true] };

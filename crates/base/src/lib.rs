@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod arch;
 pub mod cache;
 pub mod columns;
 pub mod cpus;

@@ -2,7 +2,7 @@
 //!
 //! It reads in small pieces directly from the file, each within a bound: a file that is truncated meanwhile ends there, and a
 //! symbol table of a gigabyte costs no memory. It reads little-endian files of 64 and 32 bits; frame descriptions only of
-//! x86-64.
+//! x86-64, and the ranges of functions that they give also of arm64.
 
 #![forbid(unsafe_code)]
 
@@ -21,6 +21,7 @@ use std::os::unix::fs::FileExt;
 
 /// `e_machine` of x86-64.
 const EM_X86_64: u16 = 62;
+const EM_AARCH64: u16 = 183;
 const PF_X: u32 = 1;
 /// Segment and section headers beyond this number are ignored; real files have ten and fifty.
 const MAX_SEGMENTS: u16 = 256;
@@ -152,6 +153,7 @@ impl Elf {
         let sections = Headers { start: word(40, 32), size: half(58, 46), count: half(60, 48).min(MAX_SECTIONS) };
         let section_names = half(62, 50);
         let is_x86_64 = class.is_64 && u16_at(header, 18) == EM_X86_64;
+        let is_arm64 = class.is_64 && u16_at(header, 18) == EM_AARCH64;
         let mut elf =
             Self { class, segments: Vec::new(), sections, section_names, is_x86_64, table: None, build_id: None };
         for segment in segments.read(reader, class.pick(56, 32)).ok_or(ElfError::Damaged)? {
@@ -164,7 +166,7 @@ impl Elf {
                     memory: word(40, 20),
                     executable: u32_at(&segment, class.pick(4, 24)) & PF_X != 0,
                 }),
-                libc::PT_GNU_EH_FRAME if is_x86_64 && elf.table.is_none() => {
+                libc::PT_GNU_EH_FRAME if (is_x86_64 || is_arm64) && elf.table.is_none() => {
                     elf.table = frames::table(reader, offset, vaddr, size);
                 }
                 libc::PT_NOTE if elf.build_id.is_none() => elf.build_id = build_id(reader, offset, size),

@@ -97,7 +97,8 @@ impl Elf {
 
     /// The rule at the instruction at `vaddr`. `None` without a description of it, and if it is damaged.
     pub fn unwind_rule(&self, reader: &mut impl ReadAt, index: Option<&FrameIndex>, vaddr: u64) -> Option<UnwindRule> {
-        let by_table = self.table.as_ref().and_then(|table| {
+        let table = self.table.as_ref().filter(|_| self.is_x86_64);
+        let by_table = table.and_then(|table| {
             let (_, _, frame) = table.last_before(reader, vaddr)?;
             let at = self.offset(frame)?;
             let bytes = record(reader, at)?;

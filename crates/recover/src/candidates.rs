@@ -2,8 +2,7 @@
 
 use std::ops::Range;
 
-use super::decode::{bit, MemOp, Opaque};
-use super::emulate::RCX;
+use super::insn::{MemOp, Opaque};
 use super::lines::{Lines, KERNEL_HALF};
 use super::regs::RegsError;
 use super::wanted::{Base, Read};
@@ -292,9 +291,4 @@ fn unknown(operand: &MemOp, insn_ip: u64) -> Unrecovered {
 pub(super) struct Site {
     pub(super) stack: Range<u64>,
     pub(super) room: usize,
-}
-
-/// The registers that an access depends on.
-pub(super) fn needs(operand: &MemOp) -> u16 {
-    operand.registers() | if operand.repeated { bit(RCX) } else { 0 }
 }

@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use iced_x86::InstructionInfoFactory;
-
-use super::decode::Insn;
+use super::insn::Insn;
+use super::isa::Isa;
 use super::memo::{CacheCounts, Entry, Key, Memo, MemoKind};
 use super::region::{self, Region};
 use super::window::{self, Backward, CodeSource, FunctionMap};
@@ -23,15 +22,15 @@ pub(super) struct Here {
 
 /// Decoded code, within a bound.
 #[derive(Debug)]
-pub(super) struct Decoded {
-    cache: Memo,
-    factory: InstructionInfoFactory,
+pub(super) struct Decoded<I: Isa> {
+    cache: Memo<I>,
+    decoder: I::Decoder,
 }
 
-impl Decoded {
+impl<I: Isa> Decoded<I> {
     /// `budget`: bytes.
     pub(super) fn new(budget: usize) -> Self {
-        Self { cache: Memo::new(budget), factory: InstructionInfoFactory::new() }
+        Self { cache: Memo::new(budget), decoder: I::decoder() }
     }
 
     pub(super) fn counts(&self) -> CacheCounts {
@@ -50,13 +49,18 @@ impl Decoded {
     }
 
     /// The instructions from `ip` on.
-    pub(super) fn line(&mut self, code: &mut dyn CodeSource, ip: u64, here: &mut Option<Here>) -> Option<Arc<[Insn]>> {
+    pub(super) fn line(
+        &mut self,
+        code: &mut dyn CodeSource,
+        ip: u64,
+        here: &mut Option<Here>,
+    ) -> Option<Arc<[Insn<I>]>> {
         let at = Self::locate(code, ip, here)?;
         let key: Key = (at.key, ip.wrapping_sub(at.bias), MemoKind::Forward);
         if let Some(Entry::Forward(insns)) = self.cache.get(&key) {
             return Some(insns);
         }
-        let insns: Arc<[Insn]> = window::forward(&code.window(ip)?, ip, &mut self.factory).into();
+        let insns: Arc<[Insn<I>]> = window::forward(&code.window(ip)?, ip, &mut self.decoder).into();
         self.cache.insert(key, Entry::Forward(Arc::clone(&insns)));
         Some(insns)
     }
@@ -67,14 +71,14 @@ impl Decoded {
         code: &mut dyn CodeSource,
         ip: u64,
         here: &mut Option<Here>,
-    ) -> Option<Arc<Backward>> {
+    ) -> Option<Arc<Backward<I>>> {
         let at = Self::locate(code, ip, here)?;
         let key: Key = (at.key, ip.wrapping_sub(at.bias), MemoKind::Backward);
         if let Some(Entry::Backward(window)) = self.cache.get(&key) {
             return Some(window);
         }
         let map = self.function(code, ip);
-        let window = Arc::new(window::backward(&code.window(ip)?, map.as_deref(), ip, &mut self.factory));
+        let window = Arc::new(window::backward(&code.window(ip)?, map.as_deref(), ip, &mut self.decoder));
         self.cache.insert(key, Entry::Backward(Arc::clone(&window)));
         Some(window)
     }
@@ -91,7 +95,7 @@ impl Decoded {
         if let Some(Entry::Region(region)) = self.cache.get(&key) {
             return region;
         }
-        let region = region::find(&code.window(ip)?, ip, &mut self.factory).map(Arc::new);
+        let region = region::find::<I>(&code.window(ip)?, ip, &mut self.decoder).map(Arc::new);
         self.cache.insert(key, Entry::Region(region.clone()));
         region
     }
@@ -106,7 +110,7 @@ impl Decoded {
         if let Some(Entry::Function(map)) = self.cache.get(&key) {
             return Some(map);
         }
-        let mut map = FunctionMap::new(&window)?;
+        let mut map = FunctionMap::new::<I>(&window)?;
         let mut outside = std::mem::take(&mut map.outside);
         outside.sort_unstable();
         let (mut looked_at, mut pieces) = (0..0, 0);
@@ -117,7 +121,7 @@ impl Decoded {
             pieces += 1;
             match code.window(target.wrapping_add(bias)) {
                 Some(other) if other.bias == bias && pieces <= MAX_PIECES => {
-                    looked_at = map.add_branches_from(&other, target, &range);
+                    looked_at = map.add_branches_from::<I>(&other, target, &range);
                 }
                 _ => {
                     map.open();

@@ -5,10 +5,11 @@
 
 use std::sync::Arc;
 
-use super::candidates::{needs, Candidates, Site, MAX_STEPS};
-use super::decode::{Flow, Insn};
+use super::candidates::{Candidates, Site, MAX_STEPS};
 use super::decoded::{Decoded, Here};
-use super::emulate::{Addresses, Machine, Next};
+use super::insn::{Flow, Insn};
+use super::isa::Isa;
+use super::machine::{Addresses, Machine, Next};
 use super::region::Point;
 use super::window::CodeSource;
 use scxprof_base::sample::Method;
@@ -17,8 +18,8 @@ use scxprof_base::sample::Method;
 const MAX_NESTED: usize = 4;
 
 /// One run.
-pub(super) struct Forward<'a> {
-    decoded: &'a mut Decoded,
+pub(super) struct Forward<'a, I: Isa> {
+    decoded: &'a mut Decoded<I>,
     found: &'a mut Candidates,
     code: &'a mut dyn CodeSource,
     here: Option<Here>,
@@ -41,10 +42,10 @@ struct Went {
     straight: bool,
 }
 
-impl<'a> Forward<'a> {
+impl<'a, I: Isa> Forward<'a, I> {
     /// One that runs at most `steps` instructions.
     pub(super) fn new(
-        decoded: &'a mut Decoded,
+        decoded: &'a mut Decoded<I>,
         found: &'a mut Candidates,
         code: &'a mut dyn CodeSource,
         here: Option<Here>,
@@ -59,13 +60,13 @@ impl<'a> Forward<'a> {
     }
 
     /// Runs from `ip` on and records the accesses; returns how many instructions had run when the last new one was found.
-    pub(super) fn run(mut self, mut machine: Machine, ip: u64) -> usize {
+    pub(super) fn run(mut self, mut machine: Machine<I>, ip: u64) -> usize {
         self.run_on(&mut machine, ip);
         self.found.give_back(machine.stack.lines);
         self.last
     }
 
-    fn run_on(&mut self, machine: &mut Machine, mut ip: u64) {
+    fn run_on(&mut self, machine: &mut Machine<I>, mut ip: u64) {
         let mut steps = 0;
         let mut written = 0;
         let mut straight = true;
@@ -79,7 +80,7 @@ impl<'a> Forward<'a> {
                     let method = match steps {
                         _ if self.memory => Method::Racy,
                         0 => Method::AtIp,
-                        _ if straight && needs(operand) & written == 0 => Method::After,
+                        _ if straight && operand.needs() & written == 0 => Method::After,
                         _ => Method::Emulated,
                     };
                     let addr = addresses.get(slot).copied().flatten();
@@ -112,7 +113,7 @@ impl<'a> Forward<'a> {
         }
     }
 
-    fn line(&mut self, ip: u64, machine: &mut Machine) -> Option<Arc<[Insn]>> {
+    fn line(&mut self, ip: u64, machine: &mut Machine<I>) -> Option<Arc<[Insn<I>]>> {
         let line = self.decoded.line(self.code, ip, &mut self.here)?;
         machine.bias = self.here.as_ref()?.bias;
         Some(line)
@@ -121,8 +122,8 @@ impl<'a> Forward<'a> {
     /// Runs one instruction, or all that an undecided branch may run until its ways meet.
     fn step(
         &mut self,
-        machine: &mut Machine,
-        insn: &Insn,
+        machine: &mut Machine<I>,
+        insn: &Insn<I>,
         ip: u64,
         addresses: Addresses,
         nested: usize,
@@ -132,11 +133,11 @@ impl<'a> Forward<'a> {
         let next = machine.step(insn);
         machine.loaded = None;
         match next {
-            Next::Fall => Some(Went { ip: ip.wrapping_add(insn.code.len() as u64), level: 0, straight: true }),
+            Next::Fall => Some(Went { ip: ip.wrapping_add(u64::from(insn.len)), level: 0, straight: true }),
             Next::Jump(ip) => {
                 let level = match insn.flow {
-                    Flow::Beyond => 1,
-                    _ if insn.code.is_stack_instruction() => -1,
+                    Flow::Call => 1,
+                    Flow::Return | Flow::ReturnAndPop => -1,
                     _ => 0,
                 };
                 Some(Went { ip, level, straight: false })
@@ -147,13 +148,13 @@ impl<'a> Forward<'a> {
     }
 
     /// What an instruction loads, if it is in memory that no thread writes.
-    fn loaded(&mut self, machine: &Machine, insn: &Insn, addresses: Addresses) -> Option<(u64, u64)> {
+    fn loaded(&mut self, machine: &Machine<I>, insn: &Insn<I>, addresses: Addresses) -> Option<(u64, u64)> {
         let mut loads = insn.operands().filter(|(_, operand)| !operand.is_store());
         let (slot, operand) = loads.next()?;
         let (addr, size) = (addresses.get(slot).copied().flatten()?, u32::from(operand.size));
         // Values that are known, or that no register gets, are not requested.
         let known = size > 8 || machine.stack.overlaps(addr, u64::from(size));
-        if known || (insn.writes == 0 && insn.flow == Flow::Next && insn.code.rflags_modified() == 0) {
+        if known || (insn.writes == 0 && insn.flow == Flow::Next && insn.flags == 0) {
             return None;
         }
         // Thread-local variables are writable.
@@ -165,14 +166,14 @@ impl<'a> Forward<'a> {
     }
 
     /// From an undecided branch to the point at which its two ways meet.
-    fn meet(&mut self, machine: &mut Machine, branch: &Insn, ip: u64, nested: usize) -> Option<Went> {
+    fn meet(&mut self, machine: &mut Machine<I>, branch: &Insn<I>, ip: u64, nested: usize) -> Option<Went> {
         let region = self.decoded.region(self.code, ip, &mut self.here)?;
         let bias = machine.bias;
         if let Some(effect) = &region.effect {
             machine.skip(effect);
             return match region.to {
                 Point::At(at) => Some(Went { ip: at.wrapping_add(bias), level: 0, straight: false }),
-                Point::Return => Some(Went { ip: machine.ret()?, level: -1, straight: false }),
+                Point::Return => Some(Went { ip: I::ret(machine)?, level: -1, straight: false }),
             };
         }
         if nested >= MAX_NESTED {
@@ -192,14 +193,14 @@ impl<'a> Forward<'a> {
     /// they ended.
     fn arms(
         &mut self,
-        machine: &mut Machine,
-        other: &mut Machine,
-        branch: &Insn,
+        machine: &mut Machine<I>,
+        other: &mut Machine<I>,
+        branch: &Insn<I>,
         to: Point,
         nested: usize,
     ) -> Option<u64> {
-        let next = branch.code.next_ip().wrapping_add(machine.bias);
-        let target = branch.code.near_branch_target().wrapping_add(machine.bias);
+        let next = branch.next_ip().wrapping_add(machine.bias);
+        let target = branch.target?.wrapping_add(machine.bias);
         let met = self.arm(machine, next, to, nested)?;
         if self.arm(other, target, to, nested)? != met {
             return None;
@@ -209,7 +210,7 @@ impl<'a> Forward<'a> {
     }
 
     /// Runs one way of a branch up to `to`; returns where it ended.
-    fn arm(&mut self, machine: &mut Machine, mut ip: u64, to: Point, nested: usize) -> Option<u64> {
+    fn arm(&mut self, machine: &mut Machine<I>, mut ip: u64, to: Point, nested: usize) -> Option<u64> {
         let bias = machine.bias;
         let mut level = 0;
         loop {

@@ -41,7 +41,7 @@ fn ahead_with(code: &[u8], at: usize, dump: &[u64], constants: &[(u64, u64)], me
         *register = HEAP + number * 0x1000;
     }
     gpr[4] = RSP;
-    let regs = Regs { gpr, rip: BASE + at as u64, rflags: 0x202 };
+    let regs = Regs::x86_64(gpr, BASE + at as u64, 0x202);
     let dump: Vec<u8> = dump.iter().flat_map(|slot| slot.to_le_bytes()).collect();
     let mut program = Program { code, constants: constants.iter().copied().collect() };
     let mut recovery = Recovery::new(1 << 20);
@@ -215,7 +215,7 @@ fn operands_that_stay_unknown_are_told_from_others() {
     let operands = |at: u64, memory: &[u8]| -> Vec<(u64, Option<Unrecovered>)> {
         let mut gpr = [HEAP; 16];
         (gpr[3], gpr[4]) = (HEAP + 0x3000, RSP);
-        let regs = Regs { gpr, rip: BASE + at, rflags: 0x202 };
+        let regs = Regs::x86_64(gpr, BASE + at, 0x202);
         let mut program = Program { code: &code, constants: HashMap::new() };
         let mut recovery = Recovery::new(1 << 20);
         let outcome = recovery.recover_with(&regs, &[], Snapshot::new(memory), STACK, &mut program);

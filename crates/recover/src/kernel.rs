@@ -2,6 +2,7 @@
 
 use super::lines::{is_of_kernel, Snapshot};
 use super::regs::Regs;
+use scxprof_base::arch::Arch;
 
 /// Bytes before the stack: `struct kernel_snapshot` in operand.bpf.c.
 const HEADER: usize = 24;
@@ -14,7 +15,7 @@ const STACK: u64 = 16384;
 /// The state of interrupted kernel code, as the BPF program recorded it.
 ///
 /// u64 address of the task, u64 lowest address of its stack, u32 bytes of stack, u32 mode; the u64 registers of
-/// [`REGS_MASK`](super::REGS_MASK); these bytes from rsp on, in room for 512; then a [`Snapshot`].
+/// [`regs_mask`](super::regs_mask); these bytes from rsp on, in room for 512; then a [`Snapshot`].
 #[derive(Debug, Clone, Copy)]
 pub struct KernelSnapshot<'a> {
     /// The registers.
@@ -40,7 +41,7 @@ impl<'a> KernelSnapshot<'a> {
         for (at, value) in values.iter_mut().enumerate() {
             *value = word(HEADER + 8 * at)?;
         }
-        let regs = Regs::from_values(&values)?;
+        let regs = Regs::from_values(Arch::X86_64, &values)?;
         let size = word(16)? as u32 as usize;
         let (dump, memory) = bytes.get(HEADER + 8 * REGS..)?.split_at_checked(DUMP)?;
         Some(Self { regs, dump: dump.get(..size)?, task: word(0)?, memory: Snapshot::new(memory), stack: word(8)? })
@@ -92,7 +93,7 @@ mod tests {
         let object = 0xffff_8881_1234_5040;
         let bytes = record(&[(0, 7), (17, 15)], TASK_STACK + STACK - 16, &[9; 16], &[(object, [1; 8])]);
         let snapshot = KernelSnapshot::new(&bytes).unwrap();
-        assert_eq!((snapshot.regs.gpr[0], snapshot.regs.gpr[15], snapshot.regs.rip), (7, 15, CODE));
+        assert_eq!((snapshot.regs.gpr[0], snapshot.regs.gpr[15], snapshot.regs.ip), (7, 15, CODE));
         assert_eq!(snapshot.dump, [9; 16], "the rest of the room is no stack");
         assert_eq!((snapshot.task, snapshot.stack()), (0xffff_8881_0000_2000, TASK_STACK..TASK_STACK + STACK));
         assert_eq!(snapshot.memory.lines().map(|line| line.base).collect::<Vec<_>>(), [object]);

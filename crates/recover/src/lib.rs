@@ -45,20 +45,19 @@
 
 #![cfg_attr(not(test), forbid(unsafe_code))]
 
-mod arith;
-mod atomic;
+mod a64;
 mod candidates;
-mod decode;
 mod decoded;
-mod emulate;
 mod flags;
 mod forward;
 #[cfg(test)]
 mod forward_tests;
 mod image;
-mod invert;
+mod insn;
+mod isa;
 mod kernel;
 mod lines;
+mod machine;
 mod memo;
 mod reach;
 mod recovery;
@@ -66,21 +65,20 @@ mod region;
 mod regs;
 mod replay;
 mod stack;
-mod step;
-mod string;
-mod sums;
 #[cfg(test)]
 mod tests;
 mod value;
 mod wanted;
 mod window;
+mod x86;
 
 pub use candidates::{Candidate, Operand, Unrecovered, MAX_CANDIDATES, MAX_STEPS};
 pub use kernel::KernelSnapshot;
 pub use lines::{is_of_kernel, Snapshot, KERNEL_HALF};
 pub use memo::CacheCounts;
 pub use recovery::{Recovery, RecoveryResult};
-pub use regs::{Regs, RegsError, REGS_MASK, STACK_DUMP_SIZE};
+pub use regs::{regs_mask, Regs, RegsError, REGS_MASK, STACK_DUMP_SIZE};
+pub use scxprof_base::arch::Arch;
 pub use stack::StackRange;
 pub use wanted::{Learned, Wanted, WANTED_LINES};
 pub use window::{CodeSource, CodeWindow, LEADER_SPAN};

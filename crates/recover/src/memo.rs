@@ -3,7 +3,8 @@
 use std::mem::size_of;
 use std::sync::Arc;
 
-use super::decode::Insn;
+use super::insn::Insn;
+use super::isa::Isa;
 use super::region::Region;
 use super::window::{Backward, FunctionMap};
 use scxprof_base::cache::Cache;
@@ -24,21 +25,21 @@ pub(super) enum MemoKind {
 pub(super) type Key = (u64, u64, MemoKind);
 
 #[derive(Debug, Clone)]
-pub(super) enum Entry {
+pub(super) enum Entry<I: Isa> {
     /// The instructions from an address on, in order, up to the first that does not continue with the next.
-    Forward(Arc<[Insn]>),
-    Backward(Arc<Backward>),
+    Forward(Arc<[Insn<I>]>),
+    Backward(Arc<Backward<I>>),
     Function(Arc<FunctionMap>),
     /// `None` if the ways of the branch do not meet nearby.
     Region(Option<Arc<Region>>),
 }
 
-impl Entry {
+impl<I: Isa> Entry<I> {
     fn bytes(&self) -> usize {
         OVERHEAD
             + match self {
-                Self::Forward(insns) => size_of::<Insn>() * insns.len(),
-                Self::Backward(window) => size_of::<Insn>() * window.insns.len(),
+                Self::Forward(insns) => size_of::<Insn<I>>() * insns.len(),
+                Self::Backward(window) => size_of::<Insn<I>>() * window.insns.len(),
                 Self::Function(map) => map.bytes(),
                 Self::Region(region) => region.as_ref().map_or(0, |region| region.bytes()),
             }
@@ -62,24 +63,24 @@ pub struct CacheCounts {
 
 /// The cache, within a budget of bytes.
 #[derive(Debug)]
-pub(super) struct Memo {
-    entries: Cache<Key, Entry>,
+pub(super) struct Memo<I: Isa> {
+    entries: Cache<Key, Entry<I>>,
     counts: CacheCounts,
 }
 
-impl Memo {
+impl<I: Isa> Memo<I> {
     pub(super) fn new(budget: usize) -> Self {
         Self { entries: Cache::new(budget), counts: CacheCounts::default() }
     }
 
-    pub(super) fn get(&mut self, key: &Key) -> Option<Entry> {
+    pub(super) fn get(&mut self, key: &Key) -> Option<Entry<I>> {
         let entry = self.entries.get(key).cloned();
         let count = if entry.is_some() { &mut self.counts.hits } else { &mut self.counts.misses };
         *count += 1;
         entry
     }
 
-    pub(super) fn insert(&mut self, key: Key, entry: Entry) {
+    pub(super) fn insert(&mut self, key: Key, entry: Entry<I>) {
         let bytes = entry.bytes();
         self.entries.insert_weighted(key, entry, bytes);
     }
@@ -96,7 +97,7 @@ mod tests {
 
     #[test]
     fn the_bound_holds_and_what_is_used_stays() {
-        let mut cache = Memo::new(100 * OVERHEAD);
+        let mut cache = Memo::<crate::x86::X86>::new(100 * OVERHEAD);
         let entry = || Entry::Forward(Arc::from(Vec::new()));
         for addr in 0..1000 {
             cache.insert((1, addr, MemoKind::Forward), entry());

@@ -2,18 +2,22 @@
 
 use std::ops::Range;
 
-use super::candidates::{needs, Candidate, Candidates, Operand, Site, Unrecovered, MAX_CANDIDATES};
-use super::decode::Insn;
+use super::a64::A64;
+use super::candidates::{Candidate, Candidates, Operand, Site, Unrecovered, MAX_CANDIDATES};
 use super::decoded::{Decoded, Here};
-use super::emulate::Machine;
 use super::forward::Forward;
+use super::insn::Insn;
+use super::isa::Isa;
 use super::lines::Snapshot;
+use super::machine::Machine;
 use super::memo::CacheCounts;
 use super::reach::Reach;
 use super::regs::Regs;
 use super::replay::Replay;
 use super::wanted::Wanted;
 use super::window::{CodeSource, Cut};
+use super::x86::X86;
+use scxprof_base::arch::Arch;
 use scxprof_base::sample::Method;
 
 /// The result for one sample.
@@ -32,28 +36,25 @@ pub struct RecoveryResult<'a> {
 /// Recovers operands; keeps decoded code within a bound.
 #[derive(Debug)]
 pub struct Recovery {
-    decoded: Decoded,
-    replay: Replay,
-    found: Candidates,
-    pub(super) reach: Reach,
+    budget: usize,
+    /// For each instruction set, from its first sample on.
+    x86: Option<Box<Engine<X86>>>,
+    a64: Option<Box<Engine<A64>>>,
 }
 
 impl Recovery {
     /// `budget`: bytes for decoded code.
     #[must_use]
     pub fn new(budget: usize) -> Self {
-        Self {
-            decoded: Decoded::new(budget),
-            replay: Replay::default(),
-            found: Candidates::default(),
-            reach: Reach::default(),
-        }
+        Self { budget, x86: None, a64: None }
     }
 
     /// Counts of the cache of decoded code.
     #[must_use]
     pub fn cache_counts(&self) -> CacheCounts {
-        self.decoded.counts()
+        let x86 = self.x86.as_ref().map(|engine| engine.decoded.counts());
+        let a64 = self.a64.as_ref().map(|engine| engine.decoded.counts());
+        x86.or(a64).unwrap_or_default()
     }
 
     /// Recovers the accesses near one sample of user code.
@@ -73,6 +74,58 @@ impl Recovery {
     /// The same with the memory around the registers at the moment of the sample. Candidates that depend on it are
     /// [`Method::Racy`]: another thread may have written it since.
     pub fn recover_with(
+        &mut self,
+        regs: &Regs,
+        dump: &[u8],
+        memory: Snapshot<'_>,
+        stack: Range<u64>,
+        code: &mut dyn CodeSource,
+    ) -> RecoveryResult<'_> {
+        match regs.arch {
+            Arch::X86_64 => engine(&mut self.x86, self.budget).recover(regs, dump, memory, stack, code),
+            Arch::Arm64 => engine(&mut self.a64, self.budget).recover(regs, dump, memory, stack, code),
+        }
+    }
+}
+
+#[cfg(test)]
+impl Recovery {
+    /// Forgets how far runs found accesses.
+    pub(super) fn forget_reach(&mut self) {
+        if let Some(engine) = &mut self.x86 {
+            engine.reach = Reach::default();
+        }
+        if let Some(engine) = &mut self.a64 {
+            engine.reach = Reach::default();
+        }
+    }
+}
+
+/// The engine of an instruction set; makes it if there is none.
+fn engine<I: Isa>(slot: &mut Option<Box<Engine<I>>>, budget: usize) -> &mut Engine<I> {
+    slot.get_or_insert_with(|| Box::new(Engine::new(budget)))
+}
+
+/// The recovery for one instruction set.
+#[derive(Debug)]
+struct Engine<I: Isa> {
+    decoded: Decoded<I>,
+    replay: Replay<I>,
+    found: Candidates,
+    reach: Reach,
+}
+
+impl<I: Isa> Engine<I> {
+    fn new(budget: usize) -> Self {
+        Self {
+            decoded: Decoded::new(budget),
+            replay: Replay::default(),
+            found: Candidates::default(),
+            reach: Reach::default(),
+        }
+    }
+
+    fn recover(
         &mut self,
         regs: &Regs,
         dump: &[u8],
@@ -102,15 +155,15 @@ impl Recovery {
         code: &mut dyn CodeSource,
     ) -> Result<(), Unrecovered> {
         let mut here = None;
-        let mut now = Machine::new(regs, dump);
+        let mut now = Machine::<I>::new(regs, dump);
         now.fs = memory.fs_base();
         for line in memory.lines() {
             now.stack.add_red_zone(line);
         }
-        let line = self.decoded.line(code, regs.rip, &mut here).ok_or(Unrecovered::NoCode)?;
+        let line = self.decoded.line(code, regs.ip, &mut here).ok_or(Unrecovered::NoCode)?;
         let at_ip = line.first().ok_or(Unrecovered::BadInstruction)?;
         let mut site = Site { stack, room: MAX_CANDIDATES / 2 };
-        let end = self.backward(now.clone(), at_ip, code, regs.rip, &mut here, &site);
+        let end = self.backward(now.clone(), at_ip, code, regs.ip, &mut here, &site);
         site.room = self.found.all.len() + MAX_CANDIDATES / 2;
         let mut machine = now;
         if let Some(mut end) = end {
@@ -118,17 +171,17 @@ impl Recovery {
             self.replay.give_back(end);
         }
         let lines = self.found.spare_lines().of(memory);
-        let steps = self.reach.steps(regs.rip);
+        let steps = self.reach.steps(regs.ip);
         let limits = (&site, steps);
         if lines.is_empty() {
-            let last = Forward::new(&mut self.decoded, &mut self.found, code, here, limits).run(machine, regs.rip);
-            self.reach.found(regs.rip, steps, last);
+            let last = Forward::new(&mut self.decoded, &mut self.found, code, here, limits).run(machine, regs.ip);
+            self.reach.found(regs.ip, steps, last);
             return Ok(());
         }
         // First without them, to find out what depends on them.
         let (candidates, operands, unknown) = (self.found.all.len(), self.found.operands.len(), self.found.unknown);
         let forward = Forward::new(&mut self.decoded, &mut self.found, code, here, limits);
-        let mut last = forward.run(machine.clone(), regs.rip);
+        let mut last = forward.run(machine.clone(), regs.ip);
         if self.found.all.len() < site.room || self.found.unknown > unknown {
             machine.stack.lines = lines;
             // It comes by the same operands again, and knows more of them. Accesses further from ip do not take the room of those
@@ -136,29 +189,29 @@ impl Recovery {
             self.found.operands.truncate(operands);
             self.found.set_aside(candidates);
             let forward = Forward::new(&mut self.decoded, &mut self.found, code, here, limits);
-            last = last.max(forward.with_memory().run(machine, regs.rip));
+            last = last.max(forward.with_memory().run(machine, regs.ip));
             self.found.fill(site.room);
         } else {
             self.found.give_back(lines);
         }
-        self.reach.found(regs.rip, steps, last);
+        self.reach.found(regs.ip, steps, last);
         Ok(())
     }
 
     /// Methods c, i and r. Returns the state at ip with what was learned of the stack, if it is consistent.
     fn backward(
         &mut self,
-        mut now: Machine,
-        at_ip: &Insn,
+        mut now: Machine<I>,
+        at_ip: &Insn<I>,
         code: &mut dyn CodeSource,
         ip: u64,
         here: &mut Option<Here>,
         site: &Site,
-    ) -> Option<Box<Machine>> {
+    ) -> Option<Box<Machine<I>>> {
         let window = self.decoded.window(code, ip, here)?;
         now.bias = here.as_ref()?.bias;
         let mut written = 0;
-        if at_ip.is_repeated() {
+        if at_ip.repeated {
             // Interrupted halfway: its pointers and their memory have changed since it began.
             now.havoc(at_ip, Default::default());
             written = at_ip.writes;
@@ -177,16 +230,16 @@ impl Recovery {
                 let addr = addresses.get(slot).copied().flatten();
                 let computed = || {
                     let before = self.replay.before(step)?;
-                    operand.address(now.bias, now.fs, |register| before.get(usize::from(register))?.get())
+                    operand.address(now.bias, now.fs, |register| before.as_ref().get(usize::from(register))?.get())
                 };
-                let method = if needs(operand) & written == 0 {
+                let method = if operand.needs() & written == 0 {
                     Method::Before
                 } else if computed() == addr {
                     Method::Inverted
                 } else {
                     Method::Replayed
                 };
-                let insn_ip = insn.code.ip().wrapping_add(now.bias);
+                let insn_ip = insn.ip.wrapping_add(now.bias);
                 if !self.found.take(operand, addr, method, insn_ip, site) {
                     // A certain way to an impossible address: control did not come this way.
                     self.found.all.clear();
@@ -197,7 +250,7 @@ impl Recovery {
                 self.found.look_at(operand, addr, insn_ip, site);
             }
         }
-        if at_ip.is_repeated() {
+        if at_ip.repeated {
             self.replay.give_back(end);
             return None;
         }

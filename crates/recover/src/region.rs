@@ -4,11 +4,8 @@
 //! replaced by their successors until one address is left: control passes there whichever way it takes. A loop in between ends
 //! the search: code after it may be far from the sample, and a sample that interrupts a long loop tells little about it.
 
-use iced_x86::{Code, FlowControl, InstructionInfoFactory, OpKind};
-
-use super::decode::{bit, decode, Flow, Insn, MemOp};
-use super::emulate::{Machine, RSP};
-use super::value::Val;
+use super::insn::{bit, Flow, Insn, MemOp};
+use super::isa::Isa;
 use super::window::CodeWindow;
 
 /// Instructions read in search of a meeting point.
@@ -32,8 +29,8 @@ pub(super) enum Point {
 #[derive(Debug, Clone)]
 pub(super) struct Region {
     pub(super) to: Point,
-    /// All that may be written in between; `None` if only running the code can tell, because it calls or moves the stack
-    /// pointer.
+    /// All that may be written in between; `None` if only running the code can tell, because it calls, moves the stack
+    /// pointer, or changes where the function returns to.
     pub(super) effect: Option<Effect>,
 }
 
@@ -41,11 +38,11 @@ pub(super) struct Region {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Effect {
     /// Registers, one bit each.
-    writes: u16,
-    flags: u32,
+    pub(super) writes: u32,
+    pub(super) flags: u32,
     /// Memory that its stores do not show.
-    wild: bool,
-    stores: Vec<MemOp>,
+    pub(super) wild: bool,
+    pub(super) stores: Vec<MemOp>,
 }
 
 impl Region {
@@ -57,10 +54,10 @@ impl Region {
 }
 
 impl Effect {
-    fn add(&mut self, insn: &Insn) {
+    fn add<I: Isa>(&mut self, insn: &Insn<I>) {
         self.writes |= insn.writes;
-        self.flags |= insn.code.rflags_modified();
-        self.wild |= insn.wild || insn.is_repeated();
+        self.flags |= insn.flags;
+        self.wild |= insn.wild || insn.repeated;
         for (_, operand) in insn.operands().filter(|(_, operand)| operand.is_store()) {
             if self.stores.len() < MAX_STORES && operand.size != 0 {
                 self.stores.push(*operand);
@@ -114,15 +111,15 @@ impl Pending {
 }
 
 /// Searches for the point at which the two ways of the conditional branch at `ip` meet.
-pub(super) fn find(window: &CodeWindow<'_>, ip: u64, factory: &mut InstructionInfoFactory) -> Option<Region> {
+pub(super) fn find<I: Isa>(window: &CodeWindow<'_>, ip: u64, decoder: &mut I::Decoder) -> Option<Region> {
     let own_base = window.base.wrapping_sub(window.bias);
     let branch = ip.wrapping_sub(window.bias);
     let mut decode_at =
-        |own: u64| decode(window.bytes, own_base, usize::try_from(own.wrapping_sub(own_base)).ok()?, factory);
+        |own: u64| I::decode(window.bytes, own_base, usize::try_from(own.wrapping_sub(own_base)).ok()?, decoder);
     let first = decode_at(branch).filter(|insn| insn.flow == Flow::Conditional)?;
     let mut pending = Pending { visited: vec![branch], ..Pending::default() };
-    pending.add(first.code.next_ip())?;
-    pending.add(first.code.near_branch_target())?;
+    pending.add(first.next_ip())?;
+    pending.add(first.target?)?;
     let mut effect = Some(Effect::default());
     loop {
         if let Some(to) = pending.point() {
@@ -133,34 +130,25 @@ pub(super) fn find(window: &CodeWindow<'_>, ip: u64, factory: &mut InstructionIn
         }
         let at = pending.take(branch)?;
         let insn = decode_at(at)?;
-        let code = &insn.code;
         match insn.flow {
-            Flow::Next => pending.add(code.next_ip())?,
+            Flow::Next => pending.add(insn.next_ip())?,
             Flow::Conditional => {
-                pending.add(code.next_ip())?;
-                pending.add(code.near_branch_target())?;
+                pending.add(insn.next_ip())?;
+                pending.add(insn.target?)?;
             }
-            Flow::Away => match code.flow_control() {
-                FlowControl::UnconditionalBranch if code.op0_kind() == OpKind::NearBranch64 => {
-                    pending.add(code.near_branch_target())?;
-                }
-                FlowControl::Return if code.code() == Code::Retnq => {
-                    pending.returns = true;
-                    continue;
-                }
-                // ud2: nothing runs after it.
-                FlowControl::Exception => continue,
-                _ => return None,
-            },
-            Flow::Beyond => match code.flow_control() {
-                FlowControl::Call | FlowControl::IndirectCall => {
-                    effect = None;
-                    pending.add(code.next_ip())?;
-                }
-                _ => return None,
-            },
+            Flow::Jump => pending.add(insn.target?)?,
+            Flow::Return => {
+                pending.returns = true;
+                continue;
+            }
+            Flow::Stop => continue,
+            Flow::Call => {
+                effect = None;
+                pending.add(insn.next_ip())?;
+            }
+            Flow::ReturnAndPop | Flow::Away | Flow::Beyond => return None,
         }
-        if insn.writes & bit(RSP) != 0 {
+        if insn.writes & (bit(I::SP) | I::RETURN) != 0 {
             effect = None;
         }
         if let Some(effect) = &mut effect {
@@ -169,51 +157,16 @@ pub(super) fn find(window: &CodeWindow<'_>, ip: u64, factory: &mut InstructionIn
     }
 }
 
-impl Machine {
-    /// Marks as unknown all that a piece of code may write, whichever way control takes through it.
-    pub(super) fn skip(&mut self, effect: &Effect) {
-        for register in 0..16 {
-            if effect.writes & bit(register) != 0 {
-                self.set_reg(register, Val::UNKNOWN);
-            }
-        }
-        self.flags.forget(effect.flags);
-        if effect.wild {
-            self.stack.clear();
-        }
-        // Registers that are still known had the same value all the time.
-        for operand in &effect.stores {
-            let addr = self.address(operand);
-            self.store(addr, u64::from(operand.size), Val::UNKNOWN);
-        }
-    }
-
-    /// Returns from the function; its return address is on top of the stack.
-    pub(super) fn ret(&mut self) -> Option<u64> {
-        let target = self.stack.read(self.reg(RSP).get()?, 8).get();
-        self.add_to(RSP, 8);
-        target
-    }
-
-    /// Keeps only what `other` agrees on: what holds in either case.
-    pub(super) fn keep(&mut self, other: &Self) {
-        for (own, other) in self.regs.iter_mut().zip(&other.regs) {
-            *own = own.common(*other);
-        }
-        self.flags = self.flags.common(other.flags);
-        self.stack.keep(&other.stack);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::x86::X86;
 
     const BASE: u64 = 0x1000;
 
     fn region(bytes: &[u8], at: u64) -> Option<Region> {
         let window = CodeWindow { key: 1, bias: 0, base: BASE, bytes, function: None, jit: false };
-        find(&window, BASE + at, &mut InstructionInfoFactory::new())
+        find::<X86>(&window, BASE + at, &mut X86::decoder())
     }
 
     #[test]

@@ -1,8 +1,12 @@
 //! The registers of a sample (`PERF_SAMPLE_REGS_USER`, or those of interrupted kernel code), in the order that instructions number them.
 
-/// The registers to request in `perf_event_attr::sample_regs_user`: ax bx cx dx si di bp sp ip flags and r8 to r15
+use scxprof_base::arch::Arch;
+
+/// The registers of x86-64 to request in `perf_event_attr::sample_regs_user`: ax bx cx dx si di bp sp ip flags and r8 to r15
 /// (arch/x86/include/uapi/asm/perf_regs.h). The segment registers are of no use: they do not contain their bases.
-pub const REGS_MASK: u64 = 0x00ff_03ff;
+const X86_64_MASK: u64 = 0x00ff_03ff;
+/// Those of arm64: x0 to x30, sp and pc (arch/arm64/include/uapi/asm/perf_regs.h). The kernel gives no flags.
+const ARM64_MASK: u64 = 0x1_ffff_ffff;
 
 /// Bytes of stack to request in `perf_event_attr::sample_stack_user`. The rest of a longer dump is ignored.
 pub const STACK_DUMP_SIZE: u16 = 512;
@@ -12,20 +16,40 @@ const ABI_64: u64 = 2;
 /// `PERF_SAMPLE_REGS_ABI_32`.
 const ABI_32: u64 = 1;
 
-/// The index in perf's numbering of each general register, as instructions number them (ax cx dx bx sp bp si di r8 ..).
+/// The index in perf's numbering of each general register of x86-64, as instructions number them (ax cx dx bx sp bp si di r8 ..).
 const PERF_INDEX: [u32; 16] = [0, 2, 3, 1, 7, 6, 4, 5, 16, 17, 18, 19, 20, 21, 22, 23];
 const PERF_IP: u32 = 8;
 const PERF_FLAGS: u32 = 9;
+/// The same of arm64: x0 to x30 and sp have the numbers that instructions give them.
+const ARM64_PC: u32 = 32;
 
-/// The registers of 64-bit code at an instruction boundary: `rip` is the next instruction to run.
+/// The registers to request in `perf_event_attr::sample_regs_user`.
+#[must_use]
+pub const fn regs_mask(arch: Arch) -> u64 {
+    match arch {
+        Arch::X86_64 => X86_64_MASK,
+        Arch::Arm64 => ARM64_MASK,
+    }
+}
+
+/// Those of this host; none if nothing is recovered there.
+pub const REGS_MASK: u64 = match Arch::HOST {
+    Some(arch) => regs_mask(arch),
+    None => 0,
+};
+
+/// The registers of 64-bit code at an instruction boundary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Regs {
-    /// rax rcx rdx rbx rsp rbp rsi rdi r8 .. r15: in the order of instruction encodings, which is not perf's order.
-    pub gpr: [u64; 16],
-    /// The next instruction.
-    pub rip: u64,
-    /// RFLAGS.
-    pub rflags: u64,
+    /// Whose they are.
+    pub arch: Arch,
+    /// The general registers as instructions number them, which is not perf's order: rax rcx rdx rbx rsp rbp rsi rdi r8 .. r15, or
+    /// x0 .. x30 sp.
+    pub gpr: [u64; 32],
+    /// The next instruction to run.
+    pub ip: u64,
+    /// RFLAGS; of arm64, a sample has no flags.
+    pub flags: u64,
 }
 
 /// Why the registers of a record are of no use.
@@ -34,7 +58,7 @@ pub enum RegsError {
     /// The task runs 32-bit code (abi 1).
     #[error("a 32-bit task")]
     Compat32,
-    /// The record has no user registers (abi 0: a kernel thread), or fewer than [`REGS_MASK`] asks for.
+    /// The record has no user registers (abi 0: a kernel thread), or fewer than [`regs_mask`] asks for.
     #[error("no user registers in the record")]
     Missing,
 }
@@ -44,7 +68,7 @@ impl Regs {
     ///
     /// # Errors
     /// [`RegsError`] if the task is 32-bit or a register is missing.
-    pub fn from_perf(abi: u64, mask: u64, values: &[u64]) -> Result<Self, RegsError> {
+    pub fn from_perf(arch: Arch, abi: u64, mask: u64, values: &[u64]) -> Result<Self, RegsError> {
         match abi {
             ABI_64 => {}
             ABI_32 => return Err(RegsError::Compat32),
@@ -57,23 +81,55 @@ impl Regs {
             }
             values.get((mask & (bit - 1)).count_ones() as usize).copied().ok_or(RegsError::Missing)
         };
-        let mut gpr = [0; 16];
-        for (to, register) in gpr.iter_mut().zip(PERF_INDEX) {
-            *to = value(register)?;
+        let mut regs = Self { arch, ..Self::default() };
+        match arch {
+            Arch::X86_64 => {
+                for (to, register) in regs.gpr.iter_mut().zip(PERF_INDEX) {
+                    *to = value(register)?;
+                }
+                (regs.ip, regs.flags) = (value(PERF_IP)?, value(PERF_FLAGS)?);
+            }
+            Arch::Arm64 => {
+                for (to, register) in regs.gpr.iter_mut().zip(0..) {
+                    *to = value(register)?;
+                }
+                regs.ip = value(ARM64_PC)?;
+            }
         }
-        Ok(Self { gpr, rip: value(PERF_IP)?, rflags: value(PERF_FLAGS)? })
+        Ok(regs)
     }
 
-    /// The same of 64-bit code, all of [`REGS_MASK`]; `None` if there are fewer.
+    /// The registers of a sample of this host: all of [`REGS_MASK`].
+    ///
+    /// # Errors
+    /// [`RegsError`] if the task is 32-bit, there are fewer, or nothing is recovered on this host.
+    pub fn of_host(abi: u64, values: &[u64]) -> Result<Self, RegsError> {
+        Self::from_perf(Arch::HOST.ok_or(RegsError::Missing)?, abi, REGS_MASK, values)
+    }
+
+    /// The same of 64-bit code, all of [`regs_mask`]; `None` if there are fewer.
     #[must_use]
-    pub(super) fn from_values(values: &[u64]) -> Option<Self> {
-        Self::from_perf(ABI_64, REGS_MASK, values).ok()
+    pub(super) fn from_values(arch: Arch, values: &[u64]) -> Option<Self> {
+        Self::from_perf(arch, ABI_64, regs_mask(arch), values).ok()
+    }
+
+    /// Those of x86-64, in the order of `gpr`.
+    #[must_use]
+    pub fn x86_64(general: [u64; 16], rip: u64, rflags: u64) -> Self {
+        let mut gpr = [0; 32];
+        for (to, from) in gpr.iter_mut().zip(general) {
+            *to = from;
+        }
+        Self { arch: Arch::X86_64, gpr, ip: rip, flags: rflags }
     }
 
     /// The stack pointer.
     #[must_use]
-    pub fn rsp(&self) -> u64 {
-        self.gpr[4]
+    pub fn sp(&self) -> u64 {
+        match self.arch {
+            Arch::X86_64 => self.gpr[4],
+            Arch::Arm64 => self.gpr[31],
+        }
     }
 }
 
@@ -84,19 +140,27 @@ mod tests {
     #[test]
     fn registers_are_found_under_any_mask() {
         // perf's default mask has cs, ss and the other segments between flags and r8.
-        for mask in [REGS_MASK, 0x00ff_0fff, 0x00ff_ffff] {
+        for mask in [X86_64_MASK, 0x00ff_0fff, 0x00ff_ffff] {
             let values: Vec<u64> = (0..24).filter(|bit| mask >> bit & 1 == 1).collect();
-            let regs = Regs::from_perf(2, mask, &values).unwrap();
-            assert_eq!(regs.gpr, [0, 2, 3, 1, 7, 6, 4, 5, 16, 17, 18, 19, 20, 21, 22, 23]);
-            assert_eq!((regs.rip, regs.rflags, regs.rsp()), (8, 9, 7));
+            let regs = Regs::from_perf(Arch::X86_64, 2, mask, &values).unwrap();
+            assert_eq!(regs.gpr[..16], [0, 2, 3, 1, 7, 6, 4, 5, 16, 17, 18, 19, 20, 21, 22, 23]);
+            assert_eq!((regs.ip, regs.flags, regs.sp()), (8, 9, 7));
+        }
+        // vg of SVE comes after pc.
+        for mask in [ARM64_MASK, ARM64_MASK | 1 << 46] {
+            let values: Vec<u64> = (100..).take(mask.count_ones() as usize).collect();
+            let regs = Regs::from_perf(Arch::Arm64, 2, mask, &values).unwrap();
+            assert_eq!((regs.gpr[0], regs.gpr[30], regs.sp(), regs.ip), (100, 130, 131, 132));
         }
     }
 
     #[test]
     fn short_and_foreign_records_are_told_apart() {
-        assert_eq!(Regs::from_perf(1, REGS_MASK, &[0; 18]), Err(RegsError::Compat32));
-        assert_eq!(Regs::from_perf(0, REGS_MASK, &[]), Err(RegsError::Missing));
-        assert_eq!(Regs::from_perf(2, REGS_MASK, &[0; 17]), Err(RegsError::Missing));
-        assert_eq!(Regs::from_perf(2, 0x3ff, &[0; 18]), Err(RegsError::Missing));
+        let x86 = |abi, mask, values| Regs::from_perf(Arch::X86_64, abi, mask, values);
+        assert_eq!(x86(1, X86_64_MASK, &[0; 18]), Err(RegsError::Compat32));
+        assert_eq!(x86(0, X86_64_MASK, &[]), Err(RegsError::Missing));
+        assert_eq!(x86(2, X86_64_MASK, &[0; 17]), Err(RegsError::Missing));
+        assert_eq!(x86(2, 0x3ff, &[0; 18]), Err(RegsError::Missing));
+        assert_eq!(Regs::from_perf(Arch::Arm64, 2, ARM64_MASK, &[0; 32]), Err(RegsError::Missing));
     }
 }

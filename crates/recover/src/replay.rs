@@ -1,42 +1,48 @@
 //! Goes back from the sampled moment over the instructions before it, and forward again with what the stack adds.
 
 use super::candidates::MAX_STEPS;
-use super::decode::{Flow, Insn};
-use super::emulate::{Addresses, Machine, Next};
 use super::flags::Flags;
 use super::image::Image;
-use super::value::Val;
+use super::insn::{Flow, Insn};
+use super::isa::Isa;
+use super::machine::{Addresses, Machine, Next};
 
 /// Rounds until the assumed addresses of stores must equal the computed ones.
 const ROUNDS: usize = 4;
 
 /// The result of a replay; reused between samples to save allocations.
-#[derive(Debug, Default)]
-pub(super) struct Replay {
+#[derive(Debug)]
+pub(super) struct Replay<I: Isa> {
     /// Registers before each instruction, the nearest to ip first, from the backward pass alone.
-    before: [([Val; 16], Flags); MAX_STEPS],
+    before: [(I::Registers, Flags); MAX_STEPS],
     /// The stack after those instructions that store.
     saved: Vec<(usize, Image)>,
     /// Addresses of each instruction's operands, the nearest to ip first, from the forward pass.
     addresses: [Addresses; MAX_STEPS],
     /// The memory of a state that nobody needs any more.
-    spare: Option<Box<Machine>>,
+    spare: Option<Box<Machine<I>>>,
 }
 
 /// The result of one pass.
-enum Pass {
+enum Pass<I: Isa> {
     /// Consistent; `blind` if the backward pass did not know the address of a store.
-    Closed { end: Box<Machine>, blind: bool },
+    Closed { end: Box<Machine<I>>, blind: bool },
     /// The known values contradict.
     Conflict { blind: bool },
 }
 
-impl Replay {
+impl<I: Isa> Default for Replay<I> {
+    fn default() -> Self {
+        Self { before: Default::default(), saved: Vec::new(), addresses: Default::default(), spare: None }
+    }
+}
+
+impl<I: Isa> Replay<I> {
     /// Replays `insns` (the nearest to ip first), which ran in sequence until the moment `now`.
     ///
     /// Returns `now` with what was learned of the stack. `None` if the known values contradict: then these instructions did not
     /// run.
-    pub(super) fn run(&mut self, now: &Machine, insns: &[Insn]) -> Option<Box<Machine>> {
+    pub(super) fn run(&mut self, now: &Machine<I>, insns: &[Insn<I>]) -> Option<Box<Machine<I>>> {
         let mut hints = [Addresses::default(); MAX_STEPS];
         // First assume that no store to an unknown address hits the stack: the forward pass finds many of these addresses.
         // Repeat with these until they equal the result; stores that stay unknown may then hit anything.
@@ -79,12 +85,12 @@ impl Replay {
     }
 
     /// Takes back what [`Replay::run`] returned.
-    pub(super) fn give_back(&mut self, end: Box<Machine>) {
+    pub(super) fn give_back(&mut self, end: Box<Machine<I>>) {
         self.spare = Some(end);
     }
 
     /// Registers before the instruction at `step` from the backward pass alone.
-    pub(super) fn before(&self, step: usize) -> Option<&[Val; 16]> {
+    pub(super) fn before(&self, step: usize) -> Option<&I::Registers> {
         self.before.get(step).map(|(regs, _)| regs)
     }
 
@@ -93,7 +99,7 @@ impl Replay {
         self.addresses.get(step).copied().unwrap_or_default()
     }
 
-    fn pass(&mut self, now: &Machine, insns: &[Insn], hints: &[Addresses; MAX_STEPS], hopeful: bool) -> Pass {
+    fn pass(&mut self, now: &Machine<I>, insns: &[Insn<I>], hints: &[Addresses; MAX_STEPS], hopeful: bool) -> Pass<I> {
         let mut machine = match self.spare.take() {
             Some(mut spare) => {
                 Machine::clone_from(&mut spare, now);
@@ -115,9 +121,9 @@ impl Replay {
     /// not know the address of a store.
     fn both_ways(
         &mut self,
-        machine: &mut Machine,
-        now: &Machine,
-        insns: &[Insn],
+        machine: &mut Machine<I>,
+        now: &Machine<I>,
+        insns: &[Insn<I>],
         hints: &[Addresses; MAX_STEPS],
     ) -> (bool, bool) {
         self.saved.clear();
@@ -144,7 +150,7 @@ impl Replay {
             let fell = match next {
                 Next::Fall | Next::Unknown => true,
                 Next::Jump(target) => {
-                    insn.flow == Flow::Conditional && target == insn.code.next_ip().wrapping_add(machine.bias)
+                    insn.flow == Flow::Conditional && target == insn.next_ip().wrapping_add(machine.bias)
                 }
             };
             let after = match step.checked_sub(1).and_then(|step| self.before.get(step)) {
@@ -159,24 +165,5 @@ impl Replay {
             }
         }
         (true, blind)
-    }
-}
-
-impl Machine {
-    /// Adds what `regs` and `flags` know; false if they contradict.
-    fn agree(&mut self, regs: &[Val; 16], flags: Flags) -> bool {
-        for (own, other) in self.regs.iter_mut().zip(regs) {
-            match own.merge(*other) {
-                Some(both) => *own = both,
-                None => return false,
-            }
-        }
-        match self.flags.merge(flags) {
-            Some(both) => {
-                self.flags = both;
-                true
-            }
-            None => false,
-        }
     }
 }

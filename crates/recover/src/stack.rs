@@ -2,16 +2,16 @@
 
 use std::ops::Range;
 
-/// Bytes below rsp that count as stack: the red zone and what a call pushes.
+/// Bytes below sp that count as stack: the red zone and what a call pushes.
 const BELOW: u64 = 512;
-/// Bytes above the highest rsp seen that count as stack: the outer frames and the thread's own block above them.
+/// Bytes above the highest sp seen that count as stack: the outer frames and the thread's own block above them.
 const ABOVE: u64 = 12 * 1024;
 /// A stack pointer this far from the last one belongs to another stack (a coroutine's, a signal's).
 const JUMP: u64 = 1024 * 1024;
 
-/// The stack of one thread as its samples show it: from 512 bytes below rsp to 12 KiB above the highest rsp sampled.
+/// The stack of one thread as its samples show it: from 512 bytes below sp to 12 KiB above the highest sp sampled.
 ///
-/// It is not the VMA of rsp: a thread's stack often shares a VMA with the anonymous memory beside it.
+/// It is not the VMA of sp: a thread's stack often shares a VMA with the anonymous memory beside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StackRange {
     top: u64,
@@ -19,13 +19,13 @@ pub struct StackRange {
 }
 
 impl StackRange {
-    /// Adds the rsp of a sample of the thread, and returns the range to leave out for that sample.
-    pub fn update(&mut self, rsp: u64) -> Range<u64> {
-        if rsp > self.top || self.last.abs_diff(rsp) > JUMP {
-            self.top = rsp;
+    /// Adds the sp of a sample of the thread, and returns the range to leave out for that sample.
+    pub fn update(&mut self, sp: u64) -> Range<u64> {
+        if sp > self.top || self.last.abs_diff(sp) > JUMP {
+            self.top = sp;
         }
-        self.last = rsp;
-        rsp.saturating_sub(BELOW)..self.top.saturating_add(ABOVE)
+        self.last = sp;
+        sp.saturating_sub(BELOW)..self.top.saturating_add(ABOVE)
     }
 }
 

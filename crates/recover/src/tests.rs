@@ -26,7 +26,7 @@ fn regs(at: usize) -> Regs {
         *register = HEAP + number * 0x1000;
     }
     gpr[4] = RSP;
-    Regs { gpr, rip: BASE + at as u64, rflags: 0x202 }
+    Regs::x86_64(gpr, BASE + at as u64, 0x202)
 }
 
 fn window(bytes: &[u8]) -> CodeWindow<'_> {
@@ -84,14 +84,14 @@ fn the_operand_before_ip_where_its_registers_are_intact() {
 fn registers_are_computed_back() {
     // mov rax,[rbx]; add rbx,8: the result has even parity
     let code = [0x48, 0x8b, 0x03, 0x48, 0x83, 0xc3, 8, NOP, 0xc3];
-    let even = Regs { rflags: 0x206, ..regs(7) };
+    let even = Regs { flags: 0x206, ..regs(7) };
     assert_eq!(found(&code, &even, &[]), [(Method::Inverted, HEAP + 0x3000 - 8)]);
     // Flags that the addition cannot have left: it did not run.
     assert_eq!(all(&code, &regs(7), &[]).1, Some(Unrecovered::Inconsistent));
     // mov rax,[rbx]; mov rcx,rbx; xor ebx,ebx
     let mut regs = regs(8);
     regs.gpr[RBX] = 0;
-    regs.rflags = ZERO;
+    regs.flags = ZERO;
     assert_eq!(
         found(&[0x48, 0x8b, 0x03, 0x48, 0x89, 0xd9, 0x31, 0xdb, NOP, 0xc3], &regs, &[]),
         [(Method::Inverted, HEAP + 0x1000)]
@@ -118,7 +118,7 @@ fn an_overwritten_slot_is_not_taken() {
     let code = [0x48, 0x8b, 0x5c, 0x24, 8, 0x48, 0x8b, 0x03, 0x48, 0x89, 0x4c, 0x24, 8, 0x31, 0xdb, NOP, 0xc3];
     let mut regs = regs(15);
     regs.gpr[RBX] = 0;
-    regs.rflags = ZERO;
+    regs.flags = ZERO;
     assert_eq!(all(&code, &regs, &dump(&[1, HEAP + 0x1000])).1, Some(Unrecovered::Overwritten));
 }
 
@@ -128,7 +128,7 @@ fn a_counter_on_the_stack_is_counted_back() {
     let code = [0x48, 0x8b, 0x44, 0x24, 8, 0x48, 0x8b, 0x0c, 0xc3, 0x48, 0xff, 0x44, 0x24, 8, 0x31, 0xc0, NOP, 0xc3];
     let mut regs = regs(16);
     regs.gpr[RAX] = 0;
-    regs.rflags = ZERO;
+    regs.flags = ZERO;
     assert_eq!(found(&code, &regs, &dump(&[1, 6])), [(Method::Replayed, HEAP + 0x3000 + 5 * 8)]);
 }
 
@@ -138,7 +138,7 @@ fn a_store_that_may_hit_the_slot_spoils_it() {
     let code = [0x48, 0x8b, 0x5c, 0x24, 8, 0x48, 0x8b, 0x03, 0x48, 0x89, 0x0a, 0x31, 0xdb, 0x48, 0x8b, 0x17, NOP, 0xc3];
     let mut regs = regs(16);
     regs.gpr[RBX] = 0;
-    regs.rflags = ZERO;
+    regs.flags = ZERO;
     assert_eq!(found(&code, &regs, &dump(&[1, HEAP + 0x77])), [(Method::Before, HEAP + 0x7000)]);
 }
 
@@ -166,7 +166,7 @@ fn a_branch_that_would_have_been_taken_shows_another_way() {
     let code = [0x48, 0x8b, 0x03, 0x74, 1, NOP, 0xc3];
     let mut regs = regs(5);
     assert_eq!(found(&code, &regs, &[]).len(), 1);
-    regs.rflags |= 0x40;
+    regs.flags |= 0x40;
     assert_eq!(all(&code, &regs, &[]).1, Some(Unrecovered::Inconsistent));
 }
 
@@ -271,7 +271,7 @@ fn variables_of_the_program_are_marked_and_follow_the_bias() {
     for bias in [0, 0x5555_0000_0000] {
         let base = BASE + bias;
         let mut window = CodeWindow { key: 1, bias, base, bytes: &code, function: None, jit: false };
-        let regs = Regs { rip: base, ..regs(0) };
+        let regs = Regs { ip: base, ..regs(0) };
         let outcome = recovery.recover(&regs, &[], STACK, &mut window);
         assert_eq!(outcome.candidates.len(), 1);
         assert!(outcome.candidates[0].global);
@@ -386,14 +386,14 @@ proptest! {
             }),
             jit: false,
         };
-        let regs = Regs { gpr, rip: base.wrapping_add(at.index(code.len()) as u64), rflags };
-        let stack = regs.rsp().saturating_sub(512)..regs.rsp().saturating_add(4096);
+        let regs = Regs::x86_64(gpr, base.wrapping_add(at.index(code.len()) as u64), rflags);
+        let stack = regs.sp().saturating_sub(512)..regs.sp().saturating_add(4096);
         // Twice: the cached code gives the same result.
         let memory = Snapshot::new(&memory);
         let first = recovery.recover_with(&regs, &dump, memory, stack.clone(), &mut window);
         let (candidates, reason) = (first.candidates.to_vec(), first.reason);
         // As far as the first time: what is found at a place tells how far the next run goes.
-        recovery.reach = crate::reach::Reach::default();
+        recovery.forget_reach();
         let second = recovery.recover_with(&regs, &dump, memory, stack.clone(), &mut window);
         prop_assert_eq!(&candidates, second.candidates);
         prop_assert_eq!(reason, second.reason);

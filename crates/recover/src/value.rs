@@ -127,6 +127,12 @@ impl Val {
         Self { bits: self.bits >> count, known: (self.known >> count) | !(u64::MAX >> count) }
     }
 
+    /// Shifts right by fewer than 64 bits and fills with the sign.
+    pub(super) fn sar(self, count: u32) -> Self {
+        // The highest bit of `known` says whether the sign is known.
+        Self { bits: ((self.bits as i64) >> count) as u64, known: ((self.known as i64) >> count) as u64 }
+    }
+
     /// The bytes of the low `bytes` (4 or 8) in reverse order.
     pub(super) fn bswap(self, bytes: u32) -> Self {
         let shift = 64 - bytes.min(8) * 8;
@@ -168,6 +174,7 @@ mod tests {
             prop_assert!(check(x.not(), !a));
             prop_assert!(check(x.shl(count), a << count));
             prop_assert!(check(x.shr(count), a >> count));
+            prop_assert!(check(x.sar(count), ((a as i64) >> count) as u64));
             prop_assert!(check(x.zext(bytes), a & mask(bytes)));
             let shift = 64 - bytes * 8;
             prop_assert!(check(x.sext(bytes), (((a << shift) as i64) >> shift) as u64));

@@ -17,6 +17,8 @@ const BEFORE_FS: u32 = 1 << 4;
 /// The bit of a register's second line is this many bits above that of its first.
 const SECOND: u32 = 16;
 const RSP: u32 = 4;
+/// Only on x86-64 does a sample contain memory.
+const REGISTERS: u32 = 16;
 
 /// Lines of memory that running the code from one place on needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -69,7 +71,7 @@ impl Wanted {
         for read in reads {
             let needed = read.line();
             let mut bits = 0;
-            for (register, &value) in (0..).zip(&regs.gpr).filter(|&(register, _)| register != RSP) {
+            for (register, &value) in (0..REGISTERS).zip(&regs.gpr).filter(|&(register, _)| register != RSP) {
                 let first = line(value);
                 if needed == first {
                     bits |= 1 << register;
@@ -85,7 +87,7 @@ impl Wanted {
             }
             wanted.registers |= bits;
             if bits == 0 {
-                let above = read.addr.wrapping_sub(regs.rsp());
+                let above = read.addr.wrapping_sub(regs.sp());
                 let below = fs_base.map_or(0, |base| base.wrapping_sub(read.addr));
                 match read.base {
                     Base::Fs if (1..=NEAR).contains(&below) => add_line(&mut wanted.fixed, line(below.wrapping_neg())),
@@ -173,16 +175,18 @@ fn add_line(lines: &mut [u64; WANTED_LINES], line: u64) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::regs::REGS_MASK;
+    use scxprof_base::arch::Arch;
+
+    use super::super::regs::regs_mask;
     use super::*;
 
     #[test]
     fn lines_are_told_by_the_registers_that_point_to_them() {
         // In perf's order: ax bx cx dx si di bp sp ip flags ...
-        let mut values = vec![0; REGS_MASK.count_ones() as usize];
+        let mut values = vec![0; regs_mask(Arch::X86_64).count_ones() as usize];
         values[0] = 0x1_0010;
         values[1] = 0x2_0000;
-        let regs = Regs::from_perf(2, REGS_MASK, &values).unwrap();
+        let regs = Regs::from_perf(Arch::X86_64, 2, regs_mask(Arch::X86_64), &values).unwrap();
         let reads = [0x1_0000, 0x1_0040, 0x2_0000, 0x5_0000, 0x6_0000];
         let reads = reads.map(|addr| Read { addr, base: Base::Registers });
         let wanted = Wanted::of(&regs, Snapshot::default(), &reads, &(0..0));
@@ -196,9 +200,9 @@ mod tests {
     fn a_threads_own_memory_is_told_by_its_distance() {
         const OWN: u64 = 0x7000_1230;
         let of = |rsp: u64, stack: Range<u64>| {
-            let mut values = vec![0; REGS_MASK.count_ones() as usize];
+            let mut values = vec![0; regs_mask(Arch::X86_64).count_ones() as usize];
             values[7] = rsp;
-            let regs = Regs::from_perf(2, REGS_MASK, &values).unwrap();
+            let regs = Regs::from_perf(Arch::X86_64, 2, regs_mask(Arch::X86_64), &values).unwrap();
             let mut memory = vec![OWN, rsp, 1, OWN & !63];
             memory.extend([0, 0, 0, 0, 0, 0, OWN, 0]);
             let memory: Vec<u8> = memory.iter().flat_map(|word| word.to_le_bytes()).collect();

@@ -5,18 +5,13 @@
 
 use std::ops::Range;
 
-use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, Mnemonic, OpKind};
-
 use super::candidates::MAX_STEPS;
-use super::decode::{branch_target, decode, decode_plain, Flow, Insn, MAX_LENGTH};
+use super::insn::{Flow, Insn};
+use super::isa::Isa;
 
 /// Bytes on either side of a piece of code that are searched for branches into it. A caller that knows no function range should
 /// provide this much code around ip; one that does, the function and this much around it.
 pub const LEADER_SPAN: usize = 4096;
-/// Decoding begins up to this many bytes before ip if no function range is known.
-const SYNC_SPAN: usize = 160;
-/// Of these starts, those at least this far before ip must agree on the boundaries.
-const SYNC_FAR: usize = 48;
 /// Longer functions are taken for an error in the file.
 const MAX_FUNCTION: u64 = 4 * 1024 * 1024;
 /// Places outside a function that it branches to, and that are searched for branches back (`.cold` parts).
@@ -101,8 +96,8 @@ pub(super) enum Cut {
 
 /// The instructions that certainly ran in sequence before an ip, the nearest first.
 #[derive(Debug, Clone)]
-pub(super) struct Backward {
-    pub(super) insns: Box<[Insn]>,
+pub(super) struct Backward<I: Isa> {
+    pub(super) insns: Box<[Insn<I>]>,
     pub(super) cut: Cut,
 }
 
@@ -144,7 +139,7 @@ impl FunctionMap {
     }
 
     /// Decodes the function of `window`; `None` if its range is unknown or not here.
-    pub(super) fn new(window: &CodeWindow<'_>) -> Option<Self> {
+    pub(super) fn new<I: Isa>(window: &CodeWindow<'_>) -> Option<Self> {
         let range = window.function_bytes()?;
         let own_base = window.own_base();
         let len = range.len();
@@ -154,9 +149,9 @@ impl FunctionMap {
         let mut map = Self { starts: Bits::new(len), leaders: Bits::new(len), table: cut, outside: Vec::new() };
         let function = own_base.wrapping_add(range.start as u64);
         map.leaders.set(0);
-        sweep(window.bytes, own_base, range.clone(), |at, code| {
+        I::sweep(window.bytes, own_base, range.clone(), |at, branch| {
             map.starts.set(at - range.start);
-            if let Some(target) = branch_target(code) {
+            if let Some(target) = branch.target {
                 let offset = target.wrapping_sub(function);
                 if offset < len as u64 {
                     map.leaders.set(offset as usize);
@@ -168,14 +163,14 @@ impl FunctionMap {
                     map.table = true;
                 }
             }
-            map.table |= is_table_jump(code);
+            map.table |= branch.table;
         });
         // Branches from the code around it: hand-written functions share tails.
         for around in [
             range.start.saturating_sub(LEADER_SPAN)..range.start,
             range.end..range.end.saturating_add(LEADER_SPAN).min(window.bytes.len()),
         ] {
-            possible_targets(window.bytes, around, |target| {
+            I::possible_targets(window.bytes, own_base, around, |target| {
                 if let Some(offset) = target.checked_sub(range.start as i64).and_then(|at| usize::try_from(at).ok()) {
                     map.leaders.set(offset);
                 }
@@ -186,7 +181,7 @@ impl FunctionMap {
 
     /// Marks where the code of `other`, which this function (`function`: its range relative to the code's base) branches to at
     /// `target`, leads back; returns the addresses of the code that was read.
-    pub(super) fn add_branches_from(
+    pub(super) fn add_branches_from<I: Isa>(
         &mut self,
         other: &CodeWindow<'_>,
         target: u64,
@@ -196,8 +191,8 @@ impl FunctionMap {
         let holds = |function: &Range<u64>| function.contains(&target.wrapping_add(other.bias));
         if let Some(range) = other.function_bytes().filter(|_| other.function.as_ref().is_some_and(holds)) {
             let addresses = own_base.wrapping_add(range.start as u64)..own_base.wrapping_add(range.end as u64);
-            sweep(other.bytes, own_base, range, |_, code| {
-                if let Some(target) = branch_target(code) {
+            I::sweep(other.bytes, own_base, range, |_, branch| {
+                if let Some(target) = branch.target {
                     if function.contains(&target) {
                         self.leaders.set((target - function.start) as usize);
                     }
@@ -214,7 +209,7 @@ impl FunctionMap {
             self.open();
         }
         let around = at.saturating_sub(LEADER_SPAN)..at.saturating_add(LEADER_SPAN).min(other.bytes.len());
-        possible_targets(other.bytes, around, |target| {
+        I::possible_targets(other.bytes, own_base, around, |target| {
             let target = own_base.wrapping_add_signed(target);
             if function.contains(&target) {
                 self.leaders.set((target - function.start) as usize);
@@ -229,81 +224,22 @@ impl FunctionMap {
     }
 }
 
-/// Calls `each` with every instruction of a range; skips other bytes one by one.
-fn sweep(bytes: &[u8], own_base: u64, range: Range<usize>, mut each: impl FnMut(usize, &iced_x86::Instruction)) {
-    let mut decoder = Decoder::with_ip(64, bytes, own_base, DecoderOptions::NONE);
-    let mut code = iced_x86::Instruction::default();
-    let mut at = range.start;
-    while at < range.end {
-        if decoder.position() != at {
-            if decoder.set_position(at).is_err() {
-                return;
-            }
-            decoder.set_ip(own_base.wrapping_add(at as u64));
-        }
-        decoder.decode_out(&mut code);
-        if code.is_invalid() {
-            at += 1;
-        } else {
-            each(at, &code);
-            at += code.len().max(1);
-        }
-    }
-}
-
-/// Jumps that may lead to several places of the same function: all indirect ones except those through `[rip+x]`, which go to
-/// another function by the dynamic linker's table.
-fn is_table_jump(code: &iced_x86::Instruction) -> bool {
-    code.mnemonic() == Mnemonic::Jmp
-        && match code.op0_kind() {
-            OpKind::Register => true,
-            OpKind::Memory => !code.is_ip_rel_memory_operand(),
-            _ => false,
-        }
-}
-
-/// Calls `each` with the target (an index into `bytes`, possibly outside) of every byte in `range` that could begin a direct
-/// branch, whether or not an instruction begins there.
-fn possible_targets(bytes: &[u8], range: Range<usize>, mut each: impl FnMut(i64)) {
-    let byte = |at: usize| bytes.get(at).copied();
-    let rel32 = |at: usize| {
-        let field = bytes.get(at..at.checked_add(4)?)?;
-        Some(i64::from(i32::from_le_bytes(field.try_into().ok()?)) + at as i64 + 4)
-    };
-    for at in range {
-        let target = match byte(at) {
-            // jcc, loop, jrcxz, jmp with 8 bits
-            Some(0x70..=0x7f | 0xe0..=0xe3 | 0xeb) => byte(at + 1).map(|rel| i64::from(rel as i8) + at as i64 + 2),
-            // call and jmp with 32 bits
-            Some(0xe8 | 0xe9) => rel32(at + 1),
-            // jcc with 32 bits
-            Some(0x0f) if matches!(byte(at + 1), Some(0x80..=0x8f)) => rel32(at + 2),
-            // xbegin
-            Some(0xc7) if byte(at + 1) == Some(0xf8) => rel32(at + 2),
-            _ => None,
-        };
-        if let Some(target) = target {
-            each(target);
-        }
-    }
-}
-
-/// True if `range` contains a jump that [`is_table_jump`] accepts. Decoding finds the right boundaries soon after the
+/// True if `range` contains a jump that may lead to several places. Decoding finds the right boundaries soon after the
 /// beginning, and after data in between.
-fn has_table_jump(bytes: &[u8], own_base: u64, range: Range<usize>) -> bool {
+fn has_table_jump<I: Isa>(bytes: &[u8], own_base: u64, range: Range<usize>) -> bool {
     let mut found = false;
-    sweep(bytes, own_base, range, |_, code| found |= is_table_jump(code));
+    I::sweep(bytes, own_base, range, |_, branch| found |= branch.table);
     found
 }
 
 /// The instructions from `ip` on, in order: up to [`MAX_STEPS`]; the first that does not continue with the next is the last.
 /// Empty if there is no instruction.
-pub(super) fn forward(window: &CodeWindow<'_>, ip: u64, factory: &mut InstructionInfoFactory) -> Vec<Insn> {
+pub(super) fn forward<I: Isa>(window: &CodeWindow<'_>, ip: u64, decoder: &mut I::Decoder) -> Vec<Insn<I>> {
     let mut insns = Vec::new();
     let Ok(mut at) = usize::try_from(ip.wrapping_sub(window.base)) else { return insns };
     while insns.len() < MAX_STEPS {
-        let Some(insn) = decode(window.bytes, window.own_base(), at, factory) else { break };
-        at += insn.code.len();
+        let Some(insn) = I::decode(window.bytes, window.own_base(), at, decoder) else { break };
+        at += usize::from(insn.len);
         let goes_on = insn.flow == Flow::Next;
         insns.push(insn);
         if !goes_on {
@@ -314,12 +250,12 @@ pub(super) fn forward(window: &CodeWindow<'_>, ip: u64, factory: &mut Instructio
 }
 
 /// The instructions before `ip`, with their boundaries from `map` if the function is known.
-pub(super) fn backward(
+pub(super) fn backward<I: Isa>(
     window: &CodeWindow<'_>,
     map: Option<&FunctionMap>,
     ip: u64,
-    factory: &mut InstructionInfoFactory,
-) -> Backward {
+    decoder: &mut I::Decoder,
+) -> Backward<I> {
     let nothing = Backward { insns: Box::default(), cut: Cut::Unsynchronised };
     let is_inside = window.function.as_ref().is_some_and(|function| function.contains(&ip));
     let Ok(ip) = usize::try_from(ip.wrapping_sub(window.base)) else { return nothing };
@@ -349,114 +285,71 @@ pub(super) fn backward(
         // well as code: nothing shows where the function begins.
         _ if is_inside || window.jit => return nothing,
         _ => {
-            let boundaries = synchronise(window.bytes, ip);
+            let boundaries = I::boundaries(window.bytes, window.own_base(), ip);
             let first = boundaries.last().copied().unwrap_or(ip);
             let mut leaders = Bits::new(ip - first + 1);
             let around = first.saturating_sub(LEADER_SPAN)..ip.saturating_add(LEADER_SPAN).min(window.bytes.len());
-            possible_targets(window.bytes, around.clone(), |target| {
+            I::possible_targets(window.bytes, window.own_base(), around.clone(), |target| {
                 if let Ok(target) = usize::try_from(target) {
                     if (first..=ip).contains(&target) {
                         leaders.set(target - first);
                     }
                 }
             });
-            (boundaries, leaders, has_table_jump(window.bytes, window.own_base(), around))
+            (boundaries, leaders, has_table_jump::<I>(window.bytes, window.own_base(), around))
         }
     };
-    walk(window, &boundaries, &leaders, table, factory)
+    walk(window, &boundaries, &leaders, table, decoder)
 }
 
 /// Walks from boundary to boundary, away from ip, while control certainly came this way.
-fn walk(
+fn walk<I: Isa>(
     window: &CodeWindow<'_>,
     boundaries: &[usize],
     leaders: &Bits,
     table: bool,
-    factory: &mut InstructionInfoFactory,
-) -> Backward {
+    decoder: &mut I::Decoder,
+) -> Backward<I> {
     let first = boundaries.last().copied().unwrap_or_default();
     let mut insns = Vec::new();
     let mut cut = if boundaries.len() > MAX_STEPS { Cut::Full } else { Cut::Unsynchronised };
-    let mut after = boundaries.first().and_then(|&ip| decode_plain(window.bytes, window.own_base(), ip));
+    let after = boundaries.first().and_then(|&ip| I::decode(window.bytes, window.own_base(), ip, decoder));
+    let mut after = after.map(|insn| (insn.reads_flags, insn.landing));
     for pair in boundaries.windows(2) {
         let &[next, at] = pair else { break };
         // A branch may also lead into the middle of an instruction (after a lock prefix).
         let leader = (at + 1..=next).any(|byte| leaders.get(byte - first));
         // No jump table leads between a comparison and its branch.
-        let anywhere = table && after.is_none_or(|code| code.rflags_read() == 0);
-        if leader || anywhere || after.is_some_and(|code| code.mnemonic() == Mnemonic::Endbr64) {
+        let anywhere = table && after.is_none_or(|(reads_flags, _)| !reads_flags);
+        if leader || anywhere || after.is_some_and(|(_, landing)| landing) {
             cut = Cut::Leader;
             break;
         }
         // Padding that decodes as `add [rax],al`.
         let is_zero = window.bytes.get(at..next).is_some_and(|bytes| bytes.iter().all(|&byte| byte == 0));
-        let Some(insn) = decode(window.bytes, window.own_base(), at, factory).filter(|_| !is_zero) else {
+        let Some(insn) = I::decode(window.bytes, window.own_base(), at, decoder).filter(|_| !is_zero) else {
             cut = Cut::Unsynchronised;
             break;
         };
-        if insn.code.len() != next - at {
+        if usize::from(insn.len) != next - at {
             cut = Cut::Unsynchronised;
             break;
         }
         match insn.flow {
             Flow::Next | Flow::Conditional => {}
-            Flow::Away => {
+            Flow::Jump | Flow::Return | Flow::ReturnAndPop | Flow::Stop | Flow::Away => {
                 cut = Cut::Leader;
                 break;
             }
-            Flow::Beyond => {
+            Flow::Call | Flow::Beyond => {
                 cut = Cut::Call;
                 break;
             }
         }
-        after = Some(insn.code);
+        after = Some((insn.reads_flags, insn.landing));
         insns.push(insn);
     }
     Backward { insns: insns.into(), cut }
-}
-
-/// The boundaries before `ip` that decoding from many starts agrees on, the nearest first; `ip` itself comes first.
-///
-/// x86 decoding from a wrong byte soon finds the right boundaries. Starts far enough before ip whose instructions end at ip
-/// must agree; the first boundary on which they disagree ends the list.
-fn synchronise(bytes: &[u8], ip: usize) -> Vec<usize> {
-    let mut boundaries = vec![ip];
-    let low = ip.saturating_sub(SYNC_SPAN);
-    let span = ip - low;
-    if span < SYNC_FAR + MAX_LENGTH {
-        return boundaries;
-    }
-    // For each byte, how many far starts have an instruction that begins there.
-    let mut through = [0u32; SYNC_SPAN + 1];
-    let mut length = [0usize; SYNC_SPAN + 1];
-    for offset in 0..span {
-        let Some(count) = through.get_mut(offset) else { break };
-        if offset + SYNC_FAR <= span {
-            *count += 1;
-        }
-        let count = *count;
-        let Some(code) = decode_plain(bytes, 0, low + offset) else { continue };
-        if let (Some(to), Some(len)) = (through.get_mut(offset + code.len()), length.get_mut(offset)) {
-            *to += count;
-            *len = code.len();
-        }
-    }
-    let mut to = span;
-    while boundaries.len() <= MAX_STEPS {
-        let arriving = through.get(to).copied().unwrap_or_default();
-        let best = (to.saturating_sub(MAX_LENGTH)..to)
-            .filter(|&from| length.get(from).is_some_and(|&len| len != 0 && from + len == to))
-            .max_by_key(|&from| through.get(from).copied().unwrap_or_default());
-        let Some(from) = best else { break };
-        let votes = through.get(from).copied().unwrap_or_default();
-        // Nine of ten starts, and at least eight.
-        if votes < 8 || votes * 10 < arriving * 9 {
-            break;
-        }
-        boundaries.push(low + from);
-        to = from;
-    }
-    boundaries
 }
 
 #[cfg(test)]

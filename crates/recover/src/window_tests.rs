@@ -1,15 +1,16 @@
 //! Tests that only certain instructions before an ip are returned.
 
 use super::*;
+use crate::x86::X86;
 
 const BASE: u64 = 0x4000_0000;
 /// mov rax,[rdi]; mov rcx,[rsi]; nop
 const LOADS: [u8; 7] = [0x48, 0x8b, 0x07, 0x48, 0x8b, 0x0e, 0x90];
 
-fn before(bytes: &[u8], function: Option<Range<u64>>, at: usize, jit: bool) -> Backward {
+fn before(bytes: &[u8], function: Option<Range<u64>>, at: usize, jit: bool) -> Backward<X86> {
     let window = CodeWindow { key: 1, bias: 0, base: BASE, bytes, function, jit };
-    let map = FunctionMap::new(&window);
-    backward(&window, map.as_ref(), BASE + at as u64, &mut InstructionInfoFactory::new())
+    let map = FunctionMap::new::<X86>(&window);
+    backward(&window, map.as_ref(), BASE + at as u64, &mut X86::decoder())
 }
 
 /// The number of instructions that are found before the end of `LOADS`, if `first` precedes it in the same function.
@@ -115,7 +116,7 @@ fn code_that_a_function_branches_to_is_looked_at_or_may_branch_back_anywhere() {
     };
     let count = |pieces: Vec<Piece<'_>>| {
         let mut code = Pieces(pieces);
-        let mut decoded = super::super::decoded::Decoded::new(1 << 20);
+        let mut decoded = super::super::decoded::Decoded::<X86>::new(1 << 20);
         decoded.window(&mut code, at, &mut None).map_or(0, |found| found.insns.len())
     };
     let own = || (BASE, &*bytes, Some(BASE..end));

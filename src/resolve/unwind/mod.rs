@@ -18,11 +18,12 @@ use super::{Maps, Modules, SymbolOptions};
 use crate::host::aside::{self, NoAnswer};
 use crate::sample::batch::UserContext;
 use crate::sample::{CodeAddr, CpuMode};
+use scxprof_base::arch::Arch;
 use scxprof_base::cache::Cache;
 use scxprof_base::tables::Tables;
 use scxprof_elf::UnwindRule;
 use scxprof_perf::buildid::BuildId;
-use scxprof_recover::{Regs, RegsError, REGS_MASK};
+use scxprof_recover::{regs_mask, Regs, RegsError};
 use step::{Copied, Registers, Step};
 
 /// Frames of a stack.
@@ -104,7 +105,7 @@ impl Unwinder {
         context: &UserContext,
         frames: &mut Vec<Option<CodeAddr>>,
     ) {
-        let regs = match Regs::from_perf(context.abi, REGS_MASK, &context.regs) {
+        let regs = match Regs::from_perf(Arch::X86_64, context.abi, regs_mask(Arch::X86_64), &context.regs) {
             Ok(regs) => regs,
             Err(RegsError::Compat32) => {
                 self.counts.compat += 1;
@@ -113,7 +114,7 @@ impl Unwinder {
             // A thread of the kernel.
             Err(RegsError::Missing) => return,
         };
-        let stack = Copied { start: regs.rsp(), bytes: &context.stack };
+        let stack = Copied { start: regs.sp(), bytes: &context.stack };
         let mut regs = Registers::new(&regs);
         if context.stack.is_empty() {
             frames.push(modules.locate(maps, pid, CpuMode::User, regs.ip()));
@@ -269,7 +270,7 @@ mod tests {
         maps.mmap(10, &mapping);
         let (mut modules, mut unwinder) = (Modules::new(), unwinder());
         // Each register is 0 but for ip, the ninth: without call frame information, this is the first function.
-        let regs = (0..REGS_MASK.count_ones()).map(|at| if at == 8 { 0x1234 } else { 0 }).collect();
+        let regs = (0..regs_mask(Arch::X86_64).count_ones()).map(|at| if at == 8 { 0x1234 } else { 0 }).collect();
         let context = UserContext { abi: 2, regs, stack: vec![0; 8], ..UserContext::default() };
         let code = modules.locate(&mut maps, 10, CpuMode::User, 0x1234).unwrap();
         let about = modules.wanted(code.module, |_| None).unwrap().about();

@@ -55,7 +55,7 @@ impl Registers {
                 *to = *value;
             }
         }
-        values[usize::from(RIP)] = regs.rip;
+        values[usize::from(RIP)] = regs.ip;
         Self { values, known: (1 << 17) - 1 }
     }
 
@@ -212,7 +212,7 @@ mod tests {
     fn registers(rbp: u64) -> Registers {
         let mut gpr = [7; 16];
         (gpr[4], gpr[5]) = (SP, rbp);
-        Registers::new(&Regs { gpr, rip: 0x1000, rflags: 0 })
+        Registers::new(&Regs::x86_64(gpr, 0x1000, 0))
     }
 
     fn rule(cfa: Cfa, saved: &[(u8, Saved)]) -> UnwindRule {

@@ -1,8 +1,12 @@
 //! What a sample says of the interrupted program.
 
 use crate::sample::batch::UserContext;
+use scxprof_base::arch::Arch;
 use scxprof_perf::record::{Registers, SampleRecord};
-use scxprof_recover::REGS_MASK;
+use scxprof_recover::regs_mask;
+
+/// Those that stacks are unwound with.
+const REGS: u64 = regs_mask(Arch::X86_64);
 
 /// Fills in what the address of an access is recovered from.
 pub(super) fn of_access(record: &SampleRecord<'_>, context: &mut UserContext) {
@@ -35,13 +39,13 @@ fn refill<T>(list: &mut Vec<T>, values: impl Iterator<Item = T>) {
     list.extend(values);
 }
 
-/// Those of [`REGS_MASK`]; none if some are missing, or if they are those of another machine, which has more.
+/// Those of [`REGS`]; none if some are missing, or if they are those of another machine, which has more.
 fn x86_64_registers<'a>(regs: &'a Registers<'_>) -> impl Iterator<Item = u64> + 'a {
     // PERF_REG_X86_MAX, and the vector registers from bit 32 on (arch/x86/include/uapi/asm/perf_regs.h).
     const OTHERS: u64 = 0xff00_0000;
-    let are_ours = regs.mask & REGS_MASK == REGS_MASK && regs.mask & OTHERS == 0;
+    let are_ours = regs.mask & REGS == REGS && regs.mask & OTHERS == 0;
     let numbers = (0..64).filter(|bit| regs.mask >> bit & 1 == 1);
-    let wanted = move |bit: &u32| are_ours && REGS_MASK >> bit & 1 == 1;
+    let wanted = move |bit: &u32| are_ours && REGS >> bit & 1 == 1;
     numbers.zip(regs.values.iter()).filter(move |(bit, _)| wanted(bit)).map(|(_, value)| value)
 }
 
@@ -57,9 +61,9 @@ mod tests {
             |mask: u64| -> Vec<u64> { x86_64_registers(&Registers { abi: 2, mask, values: Words(&values) }).collect() };
         // perf's mask on x86-64 has cs and ss between flags and r8.
         let regs = taken(0x00ff_0fff);
-        assert_eq!(regs.len(), REGS_MASK.count_ones() as usize);
+        assert_eq!(regs.len(), REGS.count_ones() as usize);
         assert_eq!((regs[9], regs[10]), (9, 12));
-        assert_eq!(taken(REGS_MASK)[10], 10);
+        assert_eq!(taken(REGS)[10], 10);
         assert!(taken(0x1_ffff_ffff).is_empty(), "that of aarch64");
         assert!(taken(0xff).is_empty());
     }

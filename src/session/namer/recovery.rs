@@ -19,7 +19,7 @@ use crate::sample::{MemoryId, Method, RawSample, Sample, ThreadIndex};
 use scxprof_base::tables::Tables;
 use scxprof_recover::{
     Candidate, CodeSource, CodeWindow, KernelSnapshot, Learned, Recovery, Regs, RegsError, Snapshot, StackRange,
-    Unrecovered, Wanted, REGS_MASK,
+    Unrecovered, Wanted,
 };
 
 /// How long a page's frame is valid, ns.
@@ -135,7 +135,7 @@ impl Recoverer {
             return self.recover_kernel(sample, &snapshot, maps, access);
         }
         self.counts.user_samples += 1;
-        let regs = match Regs::from_perf(context.abi, REGS_MASK, &context.regs) {
+        let regs = match Regs::of_host(context.abi, &context.regs) {
             Ok(regs) => regs,
             Err(RegsError::Compat32) => return self.nothing(Unrecovered::Compat32),
             Err(RegsError::Missing) => return self.nothing(Unrecovered::NoRegisters),
@@ -143,7 +143,7 @@ impl Recoverer {
         if self.stacks.len() >= MAX_STACKS {
             self.stacks.clear();
         }
-        let stack = self.stacks.entry(sample.thread).or_default().update(regs.rsp());
+        let stack = self.stacks.entry(sample.thread).or_default().update(regs.sp());
         let space = maps.generation(sample.raw.pid);
         self.windows.clear();
         let mut code = ProcessCode {
@@ -160,7 +160,7 @@ impl Recoverer {
         let memory = Snapshot::new(&context.memory);
         let outcome = self.recovery.recover_with(&regs, &context.stack, memory, stack, &mut code);
         if let (Some(map), Some(later)) = (&self.wanted, &outcome.wanted) {
-            learn(&mut self.places, map, (sample.raw.pid, regs.rip), later);
+            learn(&mut self.places, map, (sample.raw.pid, regs.ip), later);
         }
         self.unresolved.count(outcome.operands, sample.raw.pid, space, maps);
         if let Some(reason) = outcome.reason {
@@ -215,7 +215,7 @@ impl Recoverer {
         let space = maps.generation(pid);
         let (outcome, mut bookkeeping) = kernel.recover(snapshot);
         if let (Some(map), Some(later)) = (&self.wanted, &outcome.wanted) {
-            learn(&mut self.places, map, (KERNEL_PLACE, snapshot.regs.rip), later);
+            learn(&mut self.places, map, (KERNEL_PLACE, snapshot.regs.ip), later);
         }
         if let Some(reason) = outcome.reason {
             *self.counts.kernel_unrecovered.entry(reason.name()).or_default() += 1;

@@ -54,7 +54,7 @@ pub fn sample(name: &str, level: u8, least: f64) {
     drop(rings);
     let mut stacks: HashMap<i32, StackRange> = HashMap::new();
     for sample in &samples {
-        let _ = stacks.entry(sample.tid).or_default().update(sample.regs.rsp());
+        let _ = stacks.entry(sample.tid).or_default().update(sample.regs.sp());
     }
     let threads: HashMap<i32, _> = running.threads.iter().map(|thread| (thread.tid, thread)).collect();
     for with_functions in [true, false] {
@@ -65,7 +65,7 @@ pub fn sample(name: &str, level: u8, least: f64) {
             let (Some(code), Some(maps)) = (codes.get_mut(&thread.pid), maps.get(&thread.pid)) else { continue };
             code.with_functions = with_functions;
             tally.samples += 1;
-            let range = stacks.entry(sample.tid).or_default().update(sample.regs.rsp());
+            let range = stacks.entry(sample.tid).or_default().update(sample.regs.sp());
             let outcome = recovery.recover(&sample.regs, &sample.stack, range, code);
             if let Some(reason) = outcome.reason {
                 *tally.reasons.entry(reason.name()).or_default() += 1;

@@ -10,6 +10,7 @@ mod process;
 mod programs;
 #[allow(dead_code)] // tests/operand at the root uses it too.
 mod step;
+#[cfg(target_arch = "x86_64")]
 mod sync;
 mod truth;
 
@@ -51,7 +52,7 @@ fn check(stops: &[Stop], code: &mut Code, with_memory: bool) -> Tally {
     let mut tally = Tally::default();
     let mut shown = 0;
     for (at, stop) in stops.iter().enumerate().take(stops.len().saturating_sub(AHEAD)).skip(BEHIND) {
-        let range = stack.update(stop.regs.rsp());
+        let range = stack.update(stop.regs.sp());
         tally.stops += 1;
         let memory = Snapshot::new(if with_memory { &stop.memory } else { &[] });
         let outcome = recovery.recover_with(&stop.regs, &stop.stack, memory, range, code);
@@ -70,7 +71,7 @@ fn check(stops: &[Stop], code: &mut Code, with_memory: bool) -> Tally {
                 tally.wrong += 1;
                 shown += 1;
                 if shown <= 5 {
-                    println!("wrong at ip {:#x}: {candidate:x?}", stop.regs.rip);
+                    println!("wrong at ip {:#x}: {candidate:x?}", stop.regs.ip);
                 }
             }
         }

@@ -82,7 +82,7 @@ impl Ring {
                     let stack = (0..dump / 8).flat_map(|index| word(4 + registers + index).to_le_bytes());
                     each(Sample {
                         tid: (word(1) >> 32) as i32,
-                        regs: Regs::from_perf(abi, REGS_MASK, &values).expect("a whole record"),
+                        regs: Regs::of_host(abi, &values).expect("a whole record"),
                         stack: stack.take(used as usize).collect(),
                     });
                 }

@@ -9,23 +9,29 @@ use std::time::{Duration, Instant};
 
 /// A built program; its file goes with it.
 pub struct Built {
-    _dir: tempfile::TempDir,
+    _dir: Option<tempfile::TempDir>,
     pub path: PathBuf,
 }
 
-/// Builds `name` at `-O{level}`; `None` if there is no compiler.
+/// Builds `name` at `-O{level}`; `None` if there is no compiler. `SCXPROF_BUILT` is a folder that has the programs for a machine without
+/// one.
 pub fn build(name: &str, level: u8) -> Option<Built> {
+    if let Some(built) = std::env::var_os("SCXPROF_BUILT") {
+        let path = Path::new(&built).join(format!("{name}-O{level}"));
+        return path.exists().then(|| Built { _dir: None, path });
+    }
     let source = Path::new(super::PROGRAMS).join(format!("{name}.c"));
     let dir = tempfile::tempdir().ok()?;
     let path = dir.path().join(format!("{name}-O{level}"));
     let mut cc = Command::new("cc");
     cc.arg(format!("-O{level}")).args(["-pthread", "-g0"]);
+    #[cfg(target_arch = "x86_64")]
     if matches!(name, "special" | "stream") && std::is_x86_feature_detected!("avx2") {
         cc.arg("-mavx2");
     }
     let status = cc.arg(source).arg("-o").arg(&path).status().ok()?;
     assert!(status.success(), "cc failed on {name}.c");
-    Some(Built { _dir: dir, path })
+    Some(Built { _dir: Some(dir), path })
 }
 
 /// A thread of a group.

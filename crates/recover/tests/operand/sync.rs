@@ -32,7 +32,7 @@ fn boundaries_without_a_function_are_those_with_it() {
         code.with_functions = false;
         for &ip in starts.iter().skip(3).step_by(5) {
             ips += 1;
-            let regs = Regs { gpr: [0x7f00_1234_5000; 16], rip: ip, rflags: 0x202 };
+            let regs = Regs::x86_64([0x7f00_1234_5000; 16], ip, 0x202);
             let outcome = recovery.recover(&regs, &[], 0..0, &mut code);
             for candidate in outcome.candidates.iter().filter(|candidate| candidate.method.is_backward()) {
                 // What lies before the function belongs to another one.

@@ -14,7 +14,7 @@ pub fn is_true(stops: &[Stop], at: usize, candidate: &Candidate, behind: usize) 
     let matches = |stop: &Stop| {
         stop.accesses.iter().any(|&(addr, size)| addr == candidate.addr && size == u64::from(candidate.size))
     };
-    let runs = |stop: &&Stop| stop.regs.rip == candidate.insn_ip;
+    let runs = |stop: &&Stop| stop.regs.ip == candidate.insn_ip;
     if candidate.method.is_backward() {
         let before = stops.get(at.saturating_sub(behind)..at).unwrap_or_default();
         before.iter().rev().skip_while(|stop| !runs(stop)).take_while(runs).any(matches)
@@ -25,8 +25,8 @@ pub fn is_true(stops: &[Stop], at: usize, candidate: &Candidate, behind: usize) 
             if runs(&stop) && matches(stop) {
                 return true;
             }
-            steps += usize::from(stop.regs.rip != last);
-            last = stop.regs.rip;
+            steps += usize::from(stop.regs.ip != last);
+            last = stop.regs.ip;
             if steps > AHEAD {
                 return false;
             }

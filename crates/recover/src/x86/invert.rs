@@ -4,67 +4,18 @@
 
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register, RflagsBits};
 
-use super::decode::{bit, gpr, Insn};
-use super::emulate::{is_cmov, memory_size, operand_size, shift, Addresses, Machine, RBP, RDI, RSI, RSP};
+use super::decode::gpr;
+use super::flags::holds;
+use super::operands::{is_cmov, memory_size, operand_size, shift};
 use super::string::StringOp;
-use super::value::Val;
+use super::{RBP, RDI, REGISTERS, RSI, RSP, X86};
+use crate::insn::Insn;
+use crate::machine::{Addresses, Machine};
+use crate::value::Val;
 
-/// How an instruction was undone.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Undone {
-    /// It stored to an unknown address.
-    pub(super) blind: bool,
-    /// The known values contradict: this instruction did not run just before.
-    pub(super) conflict: bool,
-}
-
-impl Machine {
-    /// Undoes `insn`. `hints` are the addresses of its stores from an earlier pass.
-    pub(super) fn unstep(&mut self, insn: &Insn, hints: Addresses) -> Undone {
-        let mut undone = Undone::default();
-        let after = self.regs;
-        for register in 0..16 {
-            if insn.writes & bit(register) != 0 {
-                self.set_reg(register, Val::UNKNOWN);
-            }
-        }
-        self.flags.forget(insn.code.rflags_modified());
-        undone.conflict |= !self.invert_registers(insn, &after);
-
-        if insn.wild || insn.is_repeated() {
-            self.stack.clear();
-            return undone;
-        }
-        let mut addresses = self.addresses(insn);
-        for (slot, operand) in insn.operands() {
-            let (Some(addr), Some(&hint)) = (addresses.get_mut(slot), hints.get(slot)) else { continue };
-            if operand.is_store() && addr.is_none() {
-                *addr = hint;
-                if hint.is_none() {
-                    undone.blind = true;
-                    if !self.hopeful {
-                        self.stack.clear();
-                    }
-                }
-            }
-        }
-        undone.conflict |= !self.invert_memory(insn, &after, addresses);
-        undone
-    }
-
-    /// Adds to what is known of a register; false if it contradicts.
-    fn learn(&mut self, register: u8, val: Val) -> bool {
-        match self.reg(register).merge(val) {
-            Some(both) => {
-                self.set_reg(register, both);
-                true
-            }
-            None => false,
-        }
-    }
-
+impl Machine<X86> {
     /// Registers before `insn`; those that it writes are unknown at the call. False for a contradiction.
-    fn invert_registers(&mut self, insn: &Insn, after: &[Val; 16]) -> bool {
+    pub(super) fn invert_registers(&mut self, insn: &Insn<X86>, after: &[Val; REGISTERS]) -> bool {
         let code = &insn.code;
         let at = |register: u8| after.get(usize::from(register)).copied().unwrap_or_default();
         let size = operand_size(code, 0);
@@ -117,7 +68,7 @@ impl Machine {
             Mnemonic::Leave if code.code() == Code::Leaveq => self.learn(RBP, moved(at(RSP), -8)),
             _ if is_cmov(code) && size >= 4 => {
                 let Some(target) = target else { return true };
-                match (self.flags.holds(code.condition_code()), other) {
+                match (holds(self.flags, code.condition_code()), other) {
                     (Some(false), _) => self.learn(target, at(target).only_low(size)),
                     (Some(true), Some(other)) => self.learn(other, at(target).only_low(size)),
                     _ => true,
@@ -127,7 +78,7 @@ impl Machine {
             _ if code.op_count() == 1 && code.condition_code() != iced_x86::ConditionCode::None => {
                 target.is_none_or(|target| self.learn(target, without_low(at(target), 1)))
             }
-            _ if code.is_string_instruction() && !insn.is_repeated() => {
+            _ if code.is_string_instruction() && !insn.repeated => {
                 let (Some(string), Some(backward)) = (StringOp::of(insn), self.flags.get(RflagsBits::DF)) else {
                     return true;
                 };
@@ -165,7 +116,7 @@ impl Machine {
     }
 
     /// The stack before `insn`, and what its content shows of registers. False for a contradiction.
-    fn invert_memory(&mut self, insn: &Insn, after: &[Val; 16], addresses: Addresses) -> bool {
+    pub(super) fn invert_memory(&mut self, insn: &Insn<X86>, after: &[Val; REGISTERS], addresses: Addresses) -> bool {
         let code = &insn.code;
         let at = |register: u8| after.get(usize::from(register)).copied().unwrap_or_default();
         let size =
@@ -232,11 +183,7 @@ impl Machine {
             }
             _ => {}
         }
-        for (slot, operand) in insn.operands() {
-            if let (true, Some(&Some(addr))) = (operand.is_store(), addresses.get(slot)) {
-                self.store(Some(addr), u64::from(operand.size), Val::UNKNOWN);
-            }
-        }
+        self.forget_stores(insn, addresses);
         fine
     }
 }
@@ -251,7 +198,7 @@ fn low_register(code: &Instruction, operand: u32) -> Option<u8> {
 }
 
 fn without_low(val: Val, bytes: u32) -> Val {
-    Val::new(val.bits(), val.known() & !super::value::mask(bytes))
+    Val::new(val.bits(), val.known() & !crate::value::mask(bytes))
 }
 
 fn moved(val: Val, delta: i64) -> Val {

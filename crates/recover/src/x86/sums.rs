@@ -2,10 +2,12 @@
 
 use iced_x86::{Instruction, Mnemonic, OpKind, Register, RflagsBits};
 
-use super::emulate::{operand_size, Machine};
-use super::value::{mask, Val};
+use super::operands::operand_size;
+use super::X86;
+use crate::machine::Machine;
+use crate::value::{mask, Val};
 
-impl Machine {
+impl Machine<X86> {
     /// inc, dec and neg.
     pub(super) fn step_by_one(&mut self, code: &Instruction) {
         let (size, old) = (operand_size(code, 0), self.read(code, 0));

@@ -3,10 +3,12 @@
 
 use iced_x86::{Instruction, Mnemonic, Register};
 
-use super::emulate::{operand_size, Machine};
-use super::value::{mask, Val};
+use super::operands::operand_size;
+use super::X86;
+use crate::machine::Machine;
+use crate::value::{mask, Val};
 
-impl Machine {
+impl Machine<X86> {
     /// Runs one of these instructions; false if it is another one, or a value is unknown.
     pub(super) fn step_arith(&mut self, code: &Instruction) -> bool {
         self.try_arith(code).is_some()
@@ -118,14 +120,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::decode::decode;
-    use super::super::regs::Regs;
     use super::*;
+    use crate::regs::Regs;
 
     /// rax and rdx after the instruction that has rcx as its operand.
     fn run(code: &[u8], rax: u64, rcx: u64, rdx: u64) -> [Option<u64>; 2] {
         let mut gpr = [0; 16];
         (gpr[0], gpr[1], gpr[2]) = (rax, rcx, rdx);
-        let mut machine = Machine::new(&Regs { gpr, rip: 0, rflags: 0 }, &[]);
+        let mut machine = Machine::<X86>::new(&Regs::x86_64(gpr, 0, 0), &[]);
         let _ = machine.step(&decode(code, 0, 0, &mut InstructionInfoFactory::new()).unwrap());
         [machine.reg(0).get(), machine.reg(2).get()]
     }

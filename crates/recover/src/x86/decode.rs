@@ -1,112 +1,16 @@
-//! A decoded instruction with what the recovery needs: memory operands, written registers, control flow.
+//! Decodes x86-64.
 
 use iced_x86::{
-    CodeSize, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind,
-    Register, UsedMemory,
+    Code, CodeSize, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
+    OpKind, Register, UsedMemory,
 };
 
+use super::{RCX, X86};
+use crate::insn::{bit, Flow, Insn, MemOp, Opaque, Part, ADDR32, OPERANDS};
 use scxprof_base::sample::Access;
 
 /// The longest instruction in bytes.
 pub(super) const MAX_LENGTH: usize = 15;
-/// Memory operands that are kept per instruction; those with more (`enter`) are not modelled anyway.
-const OPERANDS: usize = 2;
-
-/// Why general registers do not give an operand's address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Opaque {
-    /// fs or gs: the base is not among the registers.
-    Tls,
-    /// A vector of indices.
-    Gather,
-    /// Under a mask in a vector or mask register: the sample does not say which bytes are touched.
-    Masked,
-    /// Not one location of a known size: `xsave`, bit strings, `clzero`.
-    Odd,
-}
-
-/// A memory operand. Addresses relative to rip are relative to the code's own base here.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct MemOp {
-    pub(super) base: Option<u8>,
-    pub(super) index: Option<u8>,
-    pub(super) scale: u8,
-    /// The index is only al (`xlat`).
-    index_is_al: bool,
-    pub(super) addr32: bool,
-    pub(super) rip_relative: bool,
-    pub(super) disp: u64,
-    /// Bytes; 0 if it is not one location.
-    pub(super) size: u16,
-    pub(super) access: Access,
-    pub(super) opaque: Option<Opaque>,
-    /// Relative to the base of fs, and known if that is; opaque anyway.
-    pub(super) fs: bool,
-    /// Touched once per repetition; not touched if rcx is 0.
-    pub(super) repeated: bool,
-}
-
-impl MemOp {
-    /// True if the instruction writes it.
-    pub(super) fn is_store(&self) -> bool {
-        matches!(self.access, Access::Store | Access::Update)
-    }
-
-    /// The registers that the address depends on, one bit each.
-    pub(super) fn registers(&self) -> u16 {
-        self.base.map_or(0, bit) | self.index.map_or(0, bit)
-    }
-
-    /// The address, if `register` gives the values of registers; `bias` is the base of the code, `fs` the base of fs if known.
-    pub(super) fn address(&self, bias: u64, fs: Option<u64>, register: impl Fn(u8) -> Option<u64>) -> Option<u64> {
-        let segment = match self.opaque {
-            None => 0,
-            Some(Opaque::Tls) if self.fs => fs?,
-            Some(_) => return None,
-        };
-        let mut addr = if self.rip_relative { self.disp.wrapping_add(bias) } else { self.disp };
-        if let Some(base) = self.base {
-            addr = addr.wrapping_add(register(base)?);
-        }
-        if let Some(index) = self.index {
-            let value = register(index)?;
-            let value = if self.index_is_al { value & 0xff } else { value };
-            addr = addr.wrapping_add(value.wrapping_mul(u64::from(self.scale)));
-        }
-        Some((if self.addr32 { addr & 0xffff_ffff } else { addr }).wrapping_add(segment))
-    }
-}
-
-/// What an instruction does to the flow of control.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Flow {
-    /// Continues with the next instruction.
-    Next,
-    /// Continues with the next instruction or at a target.
-    Conditional,
-    /// Never continues with the next instruction by itself.
-    Away,
-    /// Other code runs before the next instruction: calls, system calls, interrupts, transactions.
-    Beyond,
-}
-
-/// An instruction. Its address and its targets are relative to the code's base, so it is the same for every process.
-#[derive(Debug, Clone)]
-pub(super) struct Insn {
-    pub(super) code: Instruction,
-    pub(super) flow: Flow,
-    operands: [Option<MemOp>; OPERANDS],
-    /// General registers that it writes in any part or case, one bit each.
-    pub(super) writes: u16,
-    /// It writes memory that its operands do not show.
-    pub(super) wild: bool,
-}
-
-/// The bit of a register.
-pub(super) fn bit(register: u8) -> u16 {
-    1 << (register & 15)
-}
-
 /// The number (0 to 15) of the general register that `register` is part of.
 pub(super) fn gpr(register: Register) -> Option<u8> {
     if register.is_gpr() {
@@ -116,23 +20,7 @@ pub(super) fn gpr(register: Register) -> Option<u8> {
     }
 }
 
-impl Insn {
-    /// Its memory operands, explicit and implicit.
-    pub(super) fn operands(&self) -> impl Iterator<Item = (usize, &MemOp)> {
-        self.operands.iter().enumerate().filter_map(|(slot, operand)| operand.as_ref().map(|operand| (slot, operand)))
-    }
-
-    /// The memory operand in one slot.
-    #[cfg(test)]
-    pub(super) fn operand(&self, slot: usize) -> Option<&MemOp> {
-        self.operands.get(slot).and_then(Option::as_ref)
-    }
-
-    /// True for string instructions that run more than once.
-    pub(super) fn is_repeated(&self) -> bool {
-        is_repeated(&self.code)
-    }
-
+impl Insn<X86> {
     fn new(code: Instruction, factory: &mut InstructionInfoFactory) -> Self {
         let info = factory.info(&code);
         let mut writes = 0;
@@ -154,7 +42,20 @@ impl Insn {
                 None => wild = true,
             }
         }
-        Self { flow: flow(&code), code, operands, writes, wild }
+        Self {
+            ip: code.ip(),
+            len: code.len() as u8,
+            flow: flow(&code),
+            target: branch_target(&code),
+            operands,
+            writes,
+            flags: code.rflags_modified(),
+            reads_flags: code.rflags_read() != 0,
+            landing: code.mnemonic() == Mnemonic::Endbr64,
+            wild,
+            repeated: is_repeated(&code),
+            code,
+        }
     }
 }
 
@@ -166,13 +67,13 @@ fn flow(code: &Instruction) -> Flow {
     match code.flow_control() {
         FlowControl::Next => Flow::Next,
         FlowControl::ConditionalBranch => Flow::Conditional,
-        FlowControl::UnconditionalBranch
-        | FlowControl::IndirectBranch
-        | FlowControl::Return
-        | FlowControl::Exception => Flow::Away,
-        FlowControl::Call | FlowControl::IndirectCall | FlowControl::Interrupt | FlowControl::XbeginXabortXend => {
-            Flow::Beyond
-        }
+        FlowControl::UnconditionalBranch if code.op0_kind() == OpKind::NearBranch64 => Flow::Jump,
+        FlowControl::Return if code.code() == Code::Retnq => Flow::Return,
+        FlowControl::Return if code.code() == Code::Retnq_imm16 => Flow::ReturnAndPop,
+        FlowControl::Exception => Flow::Stop,
+        FlowControl::UnconditionalBranch | FlowControl::IndirectBranch | FlowControl::Return => Flow::Away,
+        FlowControl::Call | FlowControl::IndirectCall => Flow::Call,
+        FlowControl::Interrupt | FlowControl::XbeginXabortXend => Flow::Beyond,
     }
 }
 
@@ -235,9 +136,9 @@ fn operand(used: &UsedMemory, access: Access, code: &Instruction) -> MemOp {
         base: gpr(used.base()),
         index: gpr(index),
         scale: u8::try_from(used.scale()).unwrap_or(1),
-        index_is_al: index == Register::AL,
-        addr32: used.address_size() == CodeSize::Code32,
-        rip_relative: code.is_ip_rel_memory_operand()
+        part: if index == Register::AL { Part::Byte } else { Part::Full },
+        mask: if used.address_size() == CodeSize::Code32 { ADDR32 } else { u64::MAX },
+        relative: code.is_ip_rel_memory_operand()
             && used.base() == Register::None
             && used.index() == Register::None
             && used.displacement() == code.memory_displacement64(),
@@ -246,12 +147,12 @@ fn operand(used: &UsedMemory, access: Access, code: &Instruction) -> MemOp {
         access,
         opaque,
         fs,
-        repeated,
+        counter: repeated.then_some(RCX),
     }
 }
 
 /// Decodes the instruction at `at` of `bytes`; the first byte has the address `base`. `None` if there is no instruction.
-pub(super) fn decode(bytes: &[u8], base: u64, at: usize, factory: &mut InstructionInfoFactory) -> Option<Insn> {
+pub(super) fn decode(bytes: &[u8], base: u64, at: usize, factory: &mut InstructionInfoFactory) -> Option<Insn<X86>> {
     let code = decode_plain(bytes, base, at)?;
     Some(Insn::new(code, factory))
 }
@@ -279,7 +180,7 @@ pub(super) fn branch_target(code: &Instruction) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn insn(bytes: &[u8]) -> Insn {
+    fn insn(bytes: &[u8]) -> Insn<X86> {
         decode(bytes, 0x1000, 0, &mut InstructionInfoFactory::new()).unwrap()
     }
 
@@ -341,10 +242,10 @@ mod tests {
     #[test]
     fn a_repeated_string_instruction_touches_one_element_at_a_time() {
         let copy = insn(&[0xf3, 0x48, 0xa5]); // rep movsq
-        let operands: Vec<_> = copy.operands().map(|(_, op)| (op.base, op.size, op.access, op.repeated)).collect();
+        let operands: Vec<_> = copy.operands().map(|(_, op)| (op.base, op.size, op.access, op.counter)).collect();
         assert_eq!(operands.len(), 2);
-        assert!(operands.contains(&(Some(6), 8, Access::Load, true)), "{operands:?}");
-        assert!(operands.contains(&(Some(7), 8, Access::Store, true)), "{operands:?}");
+        assert!(operands.contains(&(Some(6), 8, Access::Load, Some(RCX))), "{operands:?}");
+        assert!(operands.contains(&(Some(7), 8, Access::Store, Some(RCX))), "{operands:?}");
     }
 
     #[test]
@@ -352,7 +253,7 @@ mod tests {
         let short = only(&[0x67, 0x8b, 0x43, 0x08]); // mov eax,[ebx+8]
         assert_eq!(short.address(0, None, |_| Some(0xffff_ffff_ffff_ffff)), Some(7));
         let global = only(&[0x8b, 0x05, 0x10, 0, 0, 0]); // mov eax,[rip+0x10]
-        assert!(global.rip_relative);
+        assert!(global.relative);
         assert_eq!(global.address(0x10_0000, None, |_| None), Some(0x10_1016));
         let xlat = only(&[0xd7]);
         assert_eq!(xlat.address(0, None, |r| Some(if r == 0 { 0x1234 } else { 0x1000 })), Some(0x1034));

@@ -2,17 +2,18 @@
 
 use iced_x86::{Mnemonic, RflagsBits};
 
-use super::decode::Insn;
-use super::emulate::{Machine, RCX, RDI, RSI};
-use super::value::Val;
+use super::{RCX, RDI, RSI, X86};
+use crate::insn::{Insn, ADDR32};
+use crate::machine::Machine;
+use crate::value::Val;
 
-impl Machine {
+impl Machine<X86> {
     /// movs, stos, lods, cmps, scas with 64-bit addresses.
-    pub(super) fn step_string(&mut self, insn: &Insn) -> bool {
+    pub(super) fn step_string(&mut self, insn: &Insn<X86>) -> bool {
         let code = &insn.code;
         let Some(string) = StringOp::of(insn) else { return false };
         let Some(backward) = self.flags.get(RflagsBits::DF) else { return false };
-        let count = match (insn.is_repeated(), self.reg(RCX).get()) {
+        let count = match (insn.repeated, self.reg(RCX).get()) {
             (false, _) => 1,
             // The comparing ones stop depending on the data.
             (true, Some(count)) if !string.compares => count,
@@ -33,7 +34,7 @@ impl Machine {
                 self.add_to(register, delta as i64);
             }
         }
-        if insn.is_repeated() {
+        if insn.repeated {
             self.set_reg(RCX, Val::full(0));
         }
         if string.loads && count != 0 {
@@ -57,8 +58,8 @@ pub(super) struct StringOp {
 
 impl StringOp {
     /// `None` for other instructions and for those with 32-bit addresses.
-    pub(super) fn of(insn: &Insn) -> Option<Self> {
-        if insn.operands().any(|(_, operand)| operand.addr32) {
+    pub(super) fn of(insn: &Insn<X86>) -> Option<Self> {
+        if insn.operands().any(|(_, operand)| operand.mask == ADDR32) {
             return None;
         }
         let op = |size, source, target, stores, loads, compares| {

@@ -1,93 +1,13 @@
-//! The known part of registers, flags and stack at one moment, read and written as instructions do.
+//! Operands of instructions, read and written as the processor does.
 
 use iced_x86::{ConditionCode, Instruction, OpKind, Register};
 
-use super::decode::{bit, gpr, Insn, MemOp};
-use super::flags::Flags;
-use super::image::Image;
-use super::regs::Regs;
-use super::value::Val;
+use super::decode::gpr;
+use super::{RSP, X86};
+use crate::machine::Machine;
+use crate::value::Val;
 
-pub(super) const RSP: u8 = 4;
-pub(super) const RBP: u8 = 5;
-pub(super) const RCX: u8 = 1;
-pub(super) const RSI: u8 = 6;
-pub(super) const RDI: u8 = 7;
-
-/// Where control goes after an instruction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Next {
-    /// To the next instruction.
-    Fall,
-    /// To this address.
-    Jump(u64),
-    /// Unknown.
-    Unknown,
-}
-
-/// Registers, flags and stack at one moment, as far as known.
-#[derive(Debug, Clone)]
-pub(super) struct Machine {
-    pub(super) regs: [Val; 16],
-    pub(super) flags: Flags,
-    pub(super) stack: Image,
-    /// The address of the code's own address 0.
-    pub(super) bias: u64,
-    /// The base of fs: the thread-local storage.
-    pub(super) fs: Option<u64>,
-    /// Address and value of the memory that the next instruction loads, if known from elsewhere than the stack.
-    pub(super) loaded: Option<(u64, u64)>,
-    /// A store to an unknown address is assumed to miss the stack image. For a first pass only.
-    pub(super) hopeful: bool,
-}
-
-/// The addresses of an instruction's memory operands, if known.
-pub(super) type Addresses = [Option<u64>; 2];
-
-impl Machine {
-    pub(super) fn new(regs: &Regs, dump: &[u8]) -> Self {
-        Self {
-            regs: regs.gpr.map(Val::full),
-            flags: Flags::from_rflags(regs.rflags),
-            stack: Image::new(regs.rsp(), dump),
-            bias: 0,
-            fs: None,
-            loaded: None,
-            hopeful: false,
-        }
-    }
-
-    pub(super) fn reg(&self, register: u8) -> Val {
-        self.regs.get(usize::from(register)).copied().unwrap_or_default()
-    }
-
-    pub(super) fn set_reg(&mut self, register: u8, val: Val) {
-        if let Some(to) = self.regs.get_mut(usize::from(register)) {
-            *to = val;
-        }
-    }
-
-    pub(super) fn address(&self, operand: &MemOp) -> Option<u64> {
-        let needed = if operand.addr32 { 4 } else { 8 };
-        operand.address(self.bias, self.fs, |register| self.reg(register).low(needed))
-    }
-
-    /// The addresses of all memory operands before the instruction runs.
-    pub(super) fn addresses(&self, insn: &Insn) -> Addresses {
-        let mut addresses = [None; 2];
-        for (slot, operand) in insn.operands() {
-            // A repeated string instruction touches nothing if rcx is 0.
-            let counter = self.reg(RCX).low(if operand.addr32 { 4 } else { 8 });
-            if operand.repeated && counter.is_none_or(|count| count == 0) {
-                continue;
-            }
-            if let Some(to) = addresses.get_mut(slot) {
-                *to = self.address(operand);
-            }
-        }
-        addresses
-    }
-
+impl Machine<X86> {
     /// The value of an operand, zero-extended.
     pub(super) fn read(&self, code: &Instruction, operand: u32) -> Val {
         match code.op_kind(operand) {
@@ -104,15 +24,6 @@ impl Machine {
                 Val::full(code.near_branch_target().wrapping_add(self.bias))
             }
             _ => code.try_immediate(operand).map_or(Val::UNKNOWN, Val::full),
-        }
-    }
-
-    /// The value in memory.
-    fn load(&self, addr: u64, size: u32) -> Val {
-        let val = self.stack.read(addr, size);
-        match self.loaded {
-            Some((at, bits)) if at == addr && val.low(size.min(8)).is_none() => Val::full(bits).zext(size),
-            _ => val,
         }
     }
 
@@ -169,39 +80,6 @@ impl Machine {
             _ => self.reg(number).insert(val, size, shift(register)),
         };
         self.set_reg(number, val);
-    }
-
-    /// A store of `len` bytes; `val` is the low eight of them.
-    pub(super) fn store(&mut self, addr: Option<u64>, len: u64, val: Val) {
-        match addr {
-            Some(addr) if len <= 8 => self.stack.write(addr, len as u32, val),
-            Some(addr) => self.stack.forget(addr, len),
-            None if self.hopeful => {}
-            None => self.stack.clear(),
-        }
-    }
-
-    /// Marks as unknown all that an instruction writes.
-    pub(super) fn havoc(&mut self, insn: &Insn, addresses: Addresses) {
-        for register in 0..16 {
-            if insn.writes & bit(register) != 0 {
-                self.set_reg(register, Val::UNKNOWN);
-            }
-        }
-        self.flags.forget(insn.code.rflags_modified());
-        if insn.wild || insn.is_repeated() {
-            self.stack.clear();
-        }
-        for (slot, operand) in insn.operands() {
-            if operand.is_store() {
-                let addr = addresses.get(slot).copied().flatten().filter(|_| operand.size != 0);
-                self.store(addr, u64::from(operand.size), Val::UNKNOWN);
-            }
-        }
-    }
-
-    pub(super) fn add_to(&mut self, register: u8, delta: i64) {
-        self.set_reg(register, self.reg(register).add(Val::full(delta as u64)));
     }
 
     pub(super) fn push(&mut self, val: Val, size: u32) {

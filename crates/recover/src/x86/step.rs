@@ -5,57 +5,46 @@
 use iced_x86::{Code, ConditionCode, Instruction, Mnemonic, OpKind};
 
 use super::arith::is_arith;
-use super::decode::{Flow, Insn};
-use super::emulate::{is_cmov, operand_size, Addresses, Machine, Next, RBP, RSP};
-use super::value::Val;
+use super::flags::holds;
+use super::operands::{is_cmov, operand_size};
+use super::{RBP, RSP, X86};
+use crate::insn::{Flow, Insn};
+use crate::machine::{Machine, Next};
+use crate::value::Val;
 
-impl Machine {
-    /// Runs one instruction and returns where control goes.
-    pub(super) fn step(&mut self, insn: &Insn) -> Next {
-        let addresses = self.addresses(insn);
+impl Machine<X86> {
+    /// Runs one instruction; `None` if it is not modelled, or its outcome is unknown.
+    pub(super) fn step_x86(&mut self, insn: &Insn<X86>) -> Option<Next> {
         if insn.flow == Flow::Next {
-            if !self.step_plain(insn) {
-                self.havoc(insn, addresses);
-            }
-            return Next::Fall;
+            return self.step_plain(insn).then_some(Next::Fall);
         }
-        self.step_branch(insn, addresses)
-    }
-
-    fn step_branch(&mut self, insn: &Insn, addresses: Addresses) -> Next {
         let code = &insn.code;
         let jump = |target: Val| target.get().map_or(Next::Unknown, Next::Jump);
-        let fall = code.next_ip().wrapping_add(self.bias);
+        let fall = insn.next_ip().wrapping_add(self.bias);
         match code.mnemonic() {
-            Mnemonic::Jmp if is_near(code) => jump(self.read(code, 0)),
+            Mnemonic::Jmp if is_near(code) => Some(jump(self.read(code, 0))),
             Mnemonic::Call if is_near(code) => {
                 let target = self.read(code, 0);
                 self.push(Val::full(fall), 8);
-                jump(target)
+                Some(jump(target))
             }
-            Mnemonic::Ret if matches!(code.code(), Code::Retnq | Code::Retnq_imm16) => {
+            Mnemonic::Ret if matches!(insn.flow, Flow::Return | Flow::ReturnAndPop) => {
                 let target = self.reg(RSP).get().map_or(Val::UNKNOWN, |rsp| self.stack.read(rsp, 8));
                 self.add_to(RSP, i64::from(code.stack_pointer_increment()));
-                jump(target)
+                Some(jump(target))
             }
             // loop depends on rcx too.
-            _ if insn.flow == Flow::Conditional && insn.writes == 0 => match self.flags.holds(code.condition_code()) {
-                Some(true) => Next::Jump(code.near_branch_target().wrapping_add(self.bias)),
-                Some(false) => Next::Fall,
-                None => {
-                    self.havoc(insn, addresses);
-                    Next::Unknown
-                }
-            },
-            _ => {
-                self.havoc(insn, addresses);
-                Next::Unknown
+            _ if insn.flow == Flow::Conditional && insn.writes == 0 => {
+                let taken = holds(self.flags, code.condition_code())?;
+                let target = code.near_branch_target().wrapping_add(self.bias);
+                Some(if taken { Next::Jump(target) } else { Next::Fall })
             }
+            _ => None,
         }
     }
 
     /// The instructions that continue with the next one; false if this one is not modelled.
-    fn step_plain(&mut self, insn: &Insn) -> bool {
+    fn step_plain(&mut self, insn: &Insn<X86>) -> bool {
         let code = &insn.code;
         match code.mnemonic() {
             Mnemonic::Mov | Mnemonic::Movzx => self.write(code, 0, self.read(code, 1)),
@@ -108,14 +97,14 @@ impl Machine {
                 self.set_reg(RSP, frame.add(Val::full(8)));
                 self.set_reg(RBP, val);
             }
-            _ if is_cmov(code) => match self.flags.holds(code.condition_code()) {
+            _ if is_cmov(code) => match holds(self.flags, code.condition_code()) {
                 Some(true) => self.write(code, 0, self.read(code, 1)),
                 // 32 bits clear the upper half even if nothing is moved.
                 Some(false) => self.write(code, 0, self.read(code, 0)),
                 None => return false,
             },
             _ if code.op_count() == 1 && code.condition_code() != ConditionCode::None => {
-                let val = self.flags.holds(code.condition_code()).map_or(Val::UNKNOWN, |on| Val::full(u64::from(on)));
+                let val = holds(self.flags, code.condition_code()).map_or(Val::UNKNOWN, |on| Val::full(u64::from(on)));
                 self.write(code, 0, val);
             }
             _ if code.is_string_instruction() => return self.step_string(insn),

@@ -2,9 +2,11 @@
 
 use iced_x86::{Instruction, OpKind, Register};
 
-use super::emulate::{memory_size, operand_size, Machine};
+use super::operands::{memory_size, operand_size};
+use super::X86;
+use crate::machine::Machine;
 
-impl Machine {
+impl Machine<X86> {
     /// xchg.
     pub(super) fn step_xchg(&mut self, code: &Instruction) {
         let (a, b) = (self.read(code, 0), self.read(code, 1));
@@ -66,23 +68,23 @@ mod tests {
     use iced_x86::InstructionInfoFactory;
 
     use super::super::decode::decode;
-    use super::super::emulate::Next;
-    use super::super::regs::Regs;
     use super::*;
+    use crate::machine::Next;
+    use crate::regs::Regs;
 
     const RSP: u64 = 0x1000;
 
-    fn run(code: &[u8], rax: u64, rcx: u64, slot: u64) -> (Machine, u64) {
+    fn run(code: &[u8], rax: u64, rcx: u64, slot: u64) -> (Machine<X86>, u64) {
         let mut gpr = [0; 16];
         (gpr[0], gpr[1], gpr[4]) = (rax, rcx, RSP);
-        let mut machine = Machine::new(&Regs { gpr, rip: 0, rflags: 0 }, &slot.to_le_bytes());
+        let mut machine = Machine::<X86>::new(&Regs::x86_64(gpr, 0, 0), &slot.to_le_bytes());
         let insn = decode(code, 0, 0, &mut InstructionInfoFactory::new()).unwrap();
         assert_eq!(machine.step(&insn), Next::Fall);
         let slot = machine.stack.read(RSP, 8).get().unwrap();
         (machine, slot)
     }
 
-    fn zero(machine: &Machine) -> Option<bool> {
+    fn zero(machine: &Machine<X86>) -> Option<bool> {
         machine.flags.get(iced_x86::RflagsBits::ZF)
     }
 
