@@ -46,15 +46,29 @@ fetch() {
 if [ ! -s "$cache/vmlinuz" ] || [ ! -s "$cache/busybox" ]; then
     fetch
 fi
-# The libraries of C are in the binary, as the guest has none. BPF programs would need libelf for arm64.
-CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
-    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS='-C target-feature=+crt-static' \
-    "${CARGO:-cargo}" build --locked --target "$triple" --no-default-features --features cli --bin scxprof
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-mkdir -p "$work/root"/{bin,dev,lib,proc,root,sys,tests,tmp}
+mkdir -p "$work/root"/{bin,dev,lib,proc,programs,root,sys,tests,tmp}
+# The libraries of C are in the binaries, as the guest has none. BPF programs would need libelf for arm64.
+export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
+export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS='-C target-feature=+crt-static'
+"${CARGO:-cargo}" build --locked --target "$triple" --no-default-features --features cli --bin scxprof
+# The tests of the recovery: its units, and programs that are single-stepped.
+"${CARGO:-cargo}" test --locked --target "$triple" -p scxprof-recover --lib --test operand --no-run --message-format json >"$work/built"
+for name in scxprof_recover operand; do
+    sed -n 's|.*"executable":"\([^"]*/'$name'-[0-9a-f]*\)".*|\1|p' "$work/built" | tail -n 1 | xargs -I{} aarch64-linux-gnu-strip -g -o "$work/$name" {}
+done
 cp "$cache/busybox" "$target/$triple/debug/scxprof" "$work/root/bin/"
 aarch64-linux-gnu-strip -g "$work/root/bin/scxprof"
+cp "$work/scxprof_recover" "$work/operand" "$work/root/bin/"
+for level in 0 2; do
+    for name in cow hash lines list queue random shared stream; do
+        program=$work/root/programs/$name-O$level
+        aarch64-linux-gnu-gcc "-O$level" -g0 -pthread -static -o "$program" "tests/programs/$name.c"
+        # The guest has no readelf.
+        aarch64-linux-gnu-readelf --debug-dump=frames "$program" >"$program.frames"
+    done
+done
 aarch64-linux-gnu-gcc -O1 -fno-omit-frame-pointer -pthread -static -o "$work/root/bin/family" tests/sharing/programs/*.c
 install -m 755 tests/vm/init "$work/root/init"
 cp tests/vm/lib.sh "$work/root/lib/vm.sh"

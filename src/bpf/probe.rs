@@ -13,6 +13,7 @@ use rustix::process::{Pid, PidfdFlags};
 use super::map::HintMap;
 use super::refusal::{Refusal, Step};
 use crate::hint::{Counts, HintProbe};
+use scxprof_base::arch::Arch;
 
 /// hints.bpf.c, compiled.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hints.bpf.o"));
@@ -48,7 +49,7 @@ pub(super) struct Setting {
 
 /// Loads and attaches one probe for a map.
 pub(super) fn probe(probe: HintProbe, map: Option<&HintMap>, setting: Setting) -> Result<Loaded, Refusal> {
-    if probe == HintProbe::Syscall && !cfg!(target_arch = "x86_64") {
+    if probe == HintProbe::Syscall && Arch::HOST != Some(Arch::X86_64) {
         let reason = "for x86-64 only".to_owned();
         return Err(Refusal { what: probe.name(), step: Step::Built, errno: 0, reason });
     }

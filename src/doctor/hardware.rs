@@ -4,6 +4,7 @@ use super::check::{Check, Section};
 use super::trial::Trial;
 use crate::host::Roots;
 use crate::sampler::pmu::{Ibs, Ldlat, Pebs, PebsPmu, Pmus, MAX_LDLAT_IBS, MIN_LDLAT_IBS};
+use scxprof_base::arch::Arch;
 use scxprof_base::cpus::format_cpu_list;
 
 const PMU: &str = "pmu";
@@ -11,7 +12,7 @@ const PRECISE: &str = "precise";
 const LDLAT: &str = "ldlat";
 
 pub(super) fn checks(roots: &Roots, trials: &[Trial]) -> Vec<Check> {
-    if !cfg!(target_arch = "x86_64") {
+    if Arch::HOST != Some(Arch::X86_64) {
         let pmu = Check::fails(Section::Hardware, PMU, "pebs and ibs are for x86-64 only");
         // Statistical Profiling Extension.
         let has_spe = roots.sys.join("bus/event_source/devices/arm_spe_0").exists();

@@ -10,6 +10,7 @@ use crate::host::tracefs::TracefsError;
 use crate::host::{proc, Roots};
 use crate::outcome::FRAMES_HIDDEN;
 use crate::sample::printable;
+use scxprof_base::arch::Arch;
 
 /// What the timer source does without the tick.
 const OWN_CLOCK: &str = "without it the timer source takes a clock of its own";
@@ -118,8 +119,8 @@ fn tracefs(kernel: &dyn Kernel) -> Check {
 
 fn kallsyms(roots: &Roots) -> Check {
     let name = "kallsyms";
-    if !cfg!(target_arch = "x86_64") {
-        return Check::not_tested(Section::Host, name, "the source timer is for x86-64 only");
+    if Arch::HOST.is_none() {
+        return Check::not_tested(Section::Host, name, "the source timer is for x86-64 and arm64 only");
     }
     let error = match Kallsyms::read(&roots.proc) {
         Ok(symbols) if symbols.entries.is_empty() || symbols.handlers.is_empty() => {

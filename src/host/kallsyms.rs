@@ -15,8 +15,9 @@ const HANDLERS: [&str; 2] = ["tick_nohz_handler", "tick_sched_timer"];
 
 /// The code through which a timer's interrupt enters the kernel (arch/x86/include/asm/idtentry.h): the local APIC, the clocks
 /// of Hyper-V and Xen, any other device (HPET, PIT), and both entries of CPUs with FRED. FRED's user entry is also that of
-/// system calls.
-const ENTRIES: [&str; 8] = [
+/// system calls. On arm64 the vectors of interrupts, of either kind, from user code and
+/// from the kernel (arch/arm64/kernel/entry.S).
+const ENTRIES: [&str; 12] = [
     "asm_sysvec_apic_timer_interrupt",
     "asm_sysvec_hyperv_stimer0",
     "asm_sysvec_hyperv_callback",
@@ -25,6 +26,10 @@ const ENTRIES: [&str; 8] = [
     "asm_common_interrupt",
     "asm_fred_entrypoint_user",
     "asm_fred_entrypoint_kernel",
+    "el0t_64_irq",
+    "el0t_64_fiq",
+    "el1h_64_irq",
+    "el1h_64_fiq",
 ];
 
 /// Why the kernel's symbols could not be read.

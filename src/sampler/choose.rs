@@ -12,6 +12,7 @@ use super::tick::{self, TickKind, TickPlan};
 use super::tracepoints::{self, SchedOptions};
 use crate::host::limits::sysctl;
 use crate::sample::Source;
+use scxprof_base::arch::Arch;
 
 /// Faults a second and CPU that are sampled, which is every one of most workloads. The kernel does not throttle an event of period 1;
 /// this is its own limit for others (`kernel.perf_event_max_sample_rate` where nobody changed it).
@@ -19,11 +20,21 @@ const MAX_FAULTS: u32 = 100_000;
 
 /// Chooses the events; `batched` is [`Hardware::batched`] unless that does not work here.
 pub(super) fn plan(options: &SamplerOptions, batched: bool) -> Result<Plan, SamplerError> {
-    if matches!(options.source, Source::Pebs | Source::Ibs | Source::Timer) && !cfg!(target_arch = "x86_64") {
+    let is_x86_64 = Arch::HOST == Some(Arch::X86_64);
+    let is_here = match options.source {
+        Source::Pebs | Source::Ibs => is_x86_64,
+        // The recovery knows the instructions of these.
+        Source::Timer => Arch::HOST.is_some(),
+        _ => true,
+    };
+    if !is_here {
         return Err(SamplerError::Architecture { source_name: options.source.name() });
     }
+    if options.hardware.kernel && options.source == Source::Timer && !is_x86_64 {
+        return Err(SamplerError::KernelCode);
+    }
     let copies_stack = options.stacks.as_ref().and_then(|spec| spec.context).is_some_and(|context| context.stack > 0);
-    if copies_stack && !cfg!(target_arch = "x86_64") {
+    if copies_stack && !is_x86_64 {
         return Err(SamplerError::CopiedStacks);
     }
     let hardware = Hardware { batched, ..options.hardware.clone() };

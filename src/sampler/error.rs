@@ -86,11 +86,14 @@ pub enum SamplerError {
         memlock: String,
     },
     /// The source needs another processor.
-    #[error("source {source_name} is for x86-64 only")]
+    #[error("source {source_name} is for {} only", if *source_name == "timer" { "x86-64 and arm64" } else { "x86-64" })]
     Architecture {
         /// The source's name.
         source_name: &'static str,
     },
+    /// Kernel code is sampled on one processor only.
+    #[error("source timer samples kernel code on x86-64 only")]
+    KernelCode,
     /// Copies of the stack are unwound on one processor only.
     #[error("--call-graph dwarf is for x86-64 only; without it, frame pointers are followed")]
     CopiedStacks,

@@ -19,8 +19,6 @@ const MAX_READS: usize = 24;
 const LINE: u64 = 64;
 /// No process maps its first page (`vm.mmap_min_addr`).
 const LOWEST: u64 = 4096;
-/// An upper bound of user addresses (57-bit linear addresses; the upper half is the kernel's).
-const HIGHEST: u64 = 1 << 56;
 
 /// One memory access near the sample; its address is exact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -253,7 +251,7 @@ impl Candidates {
         };
         // Only the kernel accesses its own half.
         let is_kernels = addr >= KERNEL_HALF && insn_ip >= KERNEL_HALF;
-        if addr < LOWEST || !is_kernels && addr >= HIGHEST - u64::from(operand.size) {
+        if addr < LOWEST || !is_kernels && addr >= operand.highest() - u64::from(operand.size) {
             self.reason(Unrecovered::Impossible);
             return false;
         }

@@ -39,8 +39,7 @@ pub(super) struct MemOp {
     pub(super) index: Option<u8>,
     pub(super) part: Part,
     pub(super) scale: u8,
-    /// The bits of the address that the processor uses.
-    pub(super) mask: u64,
+    pub(super) width: Width,
     /// Relative to the instruction.
     pub(super) relative: bool,
     pub(super) disp: u64,
@@ -54,8 +53,26 @@ pub(super) struct MemOp {
     pub(super) counter: Option<u8>,
 }
 
-/// The mask of a 32-bit address.
-pub(super) const ADDR32: u64 = 0xffff_ffff;
+/// Which bits of an address the processor uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Width {
+    /// The lower half.
+    Bits32,
+    /// All.
+    Bits64,
+    /// All but the top byte, if it is the address of user code: bit 55 is 0.
+    Tagged,
+}
+
+impl Width {
+    fn apply(self, addr: u64) -> u64 {
+        match self {
+            Self::Bits32 => addr & 0xffff_ffff,
+            Self::Tagged if addr >> 55 & 1 == 0 => addr & ((1 << 56) - 1),
+            Self::Bits64 | Self::Tagged => addr,
+        }
+    }
+}
 
 impl MemOp {
     /// True if the instruction writes it.
@@ -75,10 +92,19 @@ impl MemOp {
 
     /// The bytes of a register that its address depends on.
     pub(super) fn needed(&self) -> u32 {
-        if self.mask == ADDR32 {
+        if self.width == Width::Bits32 {
             4
         } else {
             8
+        }
+    }
+
+    /// An upper bound of the addresses of user code: 57-bit linear addresses of x86-64, of which the upper half is the kernel's, and 52-bit
+    /// ones of arm64 (Documentation/arch/arm64/memory.rst).
+    pub(super) fn highest(&self) -> u64 {
+        match self.width {
+            Width::Tagged => 1 << 52,
+            Width::Bits32 | Width::Bits64 => 1 << 56,
         }
     }
 
@@ -103,7 +129,7 @@ impl MemOp {
             };
             addr = addr.wrapping_add(value.wrapping_mul(u64::from(self.scale)));
         }
-        Some((addr & self.mask).wrapping_add(segment))
+        Some(self.width.apply(addr).wrapping_add(segment))
     }
 }
 

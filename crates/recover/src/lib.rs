@@ -42,6 +42,17 @@
 //! A sample that leads to a contradiction is dropped.
 //!
 //! The recovery does no I/O: registers, stack and code bytes come from its caller ([`CodeSource`]).
+//!
+//! # Instruction sets
+//!
+//! The engine is one for all; what it needs of an instruction set is a trait, with x86-64 and A64 behind it. What differs on A64:
+//!
+//! - Instructions begin at multiples of four. If the range of the function is not known, it is assumed that data before a function end in a
+//!   word that is no instruction.
+//! - A sample has no flags: a conditional branch is decided only after a comparison that was run.
+//! - A function returns to what the link register holds. An authentication code in it is taken off; the tag of a data address is too.
+//! - Of scalable vectors only what they may write is known; they are counted as gathers or as masked.
+//! - There is neither memory around the registers ([`Snapshot`]) nor kernel code ([`KernelSnapshot`]) so far.
 
 #![cfg_attr(not(test), forbid(unsafe_code))]
 

@@ -135,8 +135,17 @@ impl<I: Isa> Machine<I> {
         }
     }
 
+    /// Marks as unknown what the stores of an instruction write whose addresses are known; for the others, [`Machine::unstep`] has done so.
+    pub(super) fn forget_known_stores(&mut self, insn: &Insn<I>, addresses: Addresses) {
+        for (slot, operand) in insn.operands() {
+            if let (true, Some(&Some(addr))) = (operand.is_store(), addresses.get(slot)) {
+                self.store(Some(addr), u64::from(operand.size), Val::UNKNOWN);
+            }
+        }
+    }
+
     /// Marks as unknown all that the stores of an instruction write.
-    pub(super) fn forget_stores(&mut self, insn: &Insn<I>, addresses: Addresses) {
+    fn forget_stores(&mut self, insn: &Insn<I>, addresses: Addresses) {
         for (slot, operand) in insn.operands() {
             if operand.is_store() {
                 let addr = addresses.get(slot).copied().flatten().filter(|_| operand.size != 0);

@@ -30,7 +30,7 @@ pub(super) const SOURCES: &[Entry] = &[
     (
         "timer",
         "The scheduler's tick, else a clock of its own (`--freq`). The operands around the interrupted instruction are \
-         recovered from the code: loads and stores of running user code, on x86-64, on plain cloud VMs too; not those \
+         recovered from the code: loads and stores of running user code, on x86-64 and arm64, on plain cloud VMs too; not those \
          of the kernel, nor thread-local or gathered ones.",
     ),
     (

@@ -1,4 +1,4 @@
-# What works on arm64: doctor, wakeups, faults, scheduling events, stacks, recordings.
+# What works on arm64: doctor, addresses recovered at the tick, wakeups, faults, scheduling events, stacks, recordings.
 # shellcheck shell=dash source=tests/vm/lib.sh
 . /lib/vm.sh
 
@@ -25,8 +25,8 @@ says() {
 }
 
 said 0 scxprof doctor
-says 'faults  *works' 'timer  *fails  *source timer is for x86-64 only' 'pmu  *fails  *pebs and ibs are for x86-64 only'
-for source in pebs ibs timer; do
+says 'faults  *works' 'timer  *works  *timer:hrtimer_expire_entry' 'kallsyms  *works' 'pmu  *fails  *pebs and ibs are for x86-64 only'
+for source in pebs ibs; do
     said 3 scxprof run --source "$source" -t 1
     says "source $source is for x86-64 only"
 done
@@ -34,6 +34,41 @@ grep -q 'bare-metal\|firmware' said && fail "it guesses at hardware of x86-64"
 
 said 3 scxprof stacks --call-graph dwarf -t 1
 says 'dwarf is for x86-64 only'
+said 3 scxprof run --source timer --kernel -t 1
+says 'kernel code on x86-64 only'
+
+# What instructions do, as the processor says, and the recovery at every instruction of real programs.
+scxprof_recover a64:: --skip proptest >units 2>&1 || {
+    cat units
+    fail "the units of the recovery"
+}
+grep '^test result' units
+SCXPROF_BUILT=/programs SCXPROF_STEPS=3000 operand _o0 _o2 made --skip live --skip special --show-output >stepped 2>&1 || {
+    cat stepped
+    fail "programs that are single-stepped"
+}
+grep SKIP stepped && fail "programs were left out"
+
+# Threads that share memory are found at the tick.
+for program in state chase file; do
+    family "$program" 3600 x >truth &
+    wait_for 60 grep -q '^thread' truth || fail "$program does not start"
+    said 0 scxprof run --source timer -t 12 --target-cpus 64 -v -o cells.json
+    awk '/^thread/ { split($2, group, "="); split($5, name, "="); if (group[2] != "-") of[group[2]] = of[group[2]] " " name[2] }
+        END { for (group in of) print of[group] }' truth >groups
+    while read -r group; do
+        pattern=$(echo "$group" | tr ' ' '\n' | sort -u | tr '\n' '+' | sed 's/+$//')
+        grep -q "\"$pattern\"" cells.json || {
+            cat said truth cells.json
+            fail "$program: no subcell of $group"
+        }
+    done <groups
+    grep '^Recovered' said
+    said 0 scxprof record --source timer -t 4 -o tick.tar.gz
+    said 0 scxprof extract -f tick.tar.gz --target-cpus 64 -o recorded.json
+    killall family
+    sleep 1
+done
 
 family pipes 3600 x >truth &
 wait_for 60 grep -q 'name=xput-ac' truth || fail "the pairs do not start"

@@ -32,6 +32,8 @@ pub(super) fn distance(word: u32) -> Option<i64> {
         0x14..=0x17 | 0x94..=0x97 => Some(signed(0, 26)),
         // b.cond, bc.cond; cbz, cbnz
         0x54 | 0x34 | 0x35 | 0xb4 | 0xb5 => Some(signed(5, 19)),
+        // cb<cc>, cbb<cc>, cbh<cc> (FEAT_CMPBR), which the decoder does not know
+        0x74 | 0x75 | 0xf4 | 0xf5 => Some(signed(5, 9)),
         // tbz, tbnz
         0x36 | 0x37 | 0xb6 | 0xb7 => Some(signed(5, 14)),
         _ => None,
@@ -52,7 +54,7 @@ pub(super) fn sweep(bytes: &[u8], base: u64, range: Range<usize>, mut each: impl
             Some(code) => {
                 matches!(code.opcode, Opcode::BR | Opcode::BRAA | Opcode::BRAAZ | Opcode::BRAB | Opcode::BRABZ)
             }
-            None if is_sve(word) => false,
+            None if is_sve(word) || target.is_some() => false,
             None => continue,
         };
         each(at, &Branch { target, table });

@@ -7,12 +7,9 @@ use super::code::{distance, is_call, word};
 use super::opcodes::{access, atomic, size};
 use super::operands::gpr;
 use super::{flags, A64, LENGTH, LR, SP};
-use crate::insn::{bit, Flow, Insn, MemOp, Opaque, Part, OPERANDS};
+use crate::insn::{bit, Flow, Insn, MemOp, Opaque, Part, Width, OPERANDS};
 use scxprof_base::sample::Access;
 
-/// The bits of an address that loads and stores of user code use: the top byte is a tag (Linux sets TBI for user memory;
-/// Documentation/arch/arm64/tagged-pointers.rst).
-const UNTAGGED: u64 = (1 << 56) - 1;
 /// x16, x17 and the link register: instructions without operands sign and authenticate these.
 const SIGNED: u32 = 1 << 16 | 1 << 17 | 1 << LR;
 /// The registers that a system call may change, and more.
@@ -78,7 +75,7 @@ fn sve(word: u32, ip: u64) -> Insn<A64> {
         index: None,
         part: Part::Full,
         scale: 1,
-        mask: UNTAGGED,
+        width: Width::Tagged,
         relative: false,
         disp: 0,
         size: 0,
@@ -200,10 +197,12 @@ fn writes(code: &Instruction) -> u32 {
         // The first register is the source of a read-modify-write.
         opcode if atomic(opcode).is_some() => register(1),
         Opcode::CASP(_) => match code.operands[0] {
-            Operand::RegisterPair(_, first) => (first..=first + 1).map(|number| bit(number as u8)).sum(),
+            Operand::RegisterPair(_, first) => (bit(first as u8) | bit(first as u8 + 1)) & ALL,
             _ => ALL,
         },
-        _ if code.operands[0] == Operand::Nothing => SIGNED,
+        Opcode::SYSL(_) => register(0) | register(1) | register(2),
+        opcode if is_authentication(opcode) => SIGNED | register(0),
+        Opcode::HINT if !is_plain_hint(code) => SIGNED,
         // For most instructions it is the destination.
         _ => register(0),
     };
@@ -266,9 +265,47 @@ fn reads_flags(code: &Instruction) -> bool {
     )
 }
 
+/// Signs or authenticates registers that are not named.
+fn is_authentication(opcode: Opcode) -> bool {
+    matches!(
+        opcode,
+        Opcode::PACIASP
+            | Opcode::PACIAZ
+            | Opcode::PACIA1716
+            | Opcode::PACIA171615
+            | Opcode::PACIASPPC
+            | Opcode::PACNBIASPPC
+            | Opcode::PACIBSP
+            | Opcode::PACIBZ
+            | Opcode::PACIB1716
+            | Opcode::PACIB171615
+            | Opcode::PACIBSPPC
+            | Opcode::PACNBIBSPPC
+            | Opcode::AUTIASP
+            | Opcode::AUTIAZ
+            | Opcode::AUTIA1716
+            | Opcode::AUTIA171615
+            | Opcode::AUTIASPPC
+            | Opcode::AUTIASPPCR
+            | Opcode::AUTIBSP
+            | Opcode::AUTIBZ
+            | Opcode::AUTIB1716
+            | Opcode::AUTIB171615
+            | Opcode::AUTIBSPPC
+            | Opcode::AUTIBSPPCR
+            | Opcode::XPACLRI
+            | Opcode::PACM
+    )
+}
+
+/// A hint that changes nothing whatever the processor has: nop and those that wait, barriers, and bti. Others do: `chkfeat` writes x16.
+pub(super) fn is_plain_hint(code: &Instruction) -> bool {
+    matches!(code.operands[0], Operand::ControlReg(0 | 2 | 4))
+}
+
 /// bti, and what stands for it at the beginning of a function. `hint` has the number in two parts.
 fn is_landing(code: &Instruction) -> bool {
-    matches!(code.opcode, Opcode::PACIASP | Opcode::PACIBSP)
+    matches!(code.opcode, Opcode::PACIASP | Opcode::PACIBSP | Opcode::PACIASPPC | Opcode::PACIBSPPC)
         || (code.opcode == Opcode::HINT && code.operands[0] == Operand::ControlReg(4))
 }
 
@@ -310,7 +347,7 @@ fn memory(code: &Instruction, ip: u64) -> Option<MemOp> {
         index: None,
         part: Part::Full,
         scale: 1,
-        mask: UNTAGGED,
+        width: Width::Tagged,
         relative: false,
         disp: 0,
         size,

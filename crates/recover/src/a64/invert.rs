@@ -22,7 +22,10 @@ impl Machine<A64> {
         let mut fine = true;
         match memory_operand(code) {
             Some(Operand::RegPreIndex(base, disp, true) | Operand::RegPostIndex(base, disp)) => {
-                fine &= self.learn(base as u8, at(base as u8).sub(Val::full(i64::from(disp) as u64)));
+                let before = at(base as u8).sub(Val::full(i64::from(disp) as u64));
+                // The base that these write back is authenticated.
+                let is_signed = matches!(code.opcode, Opcode::LDRAA | Opcode::LDRAB);
+                fine &= self.learn(base as u8, if is_signed { signed(before) } else { before });
             }
             Some(Operand::RegPostIndexReg(base, by)) if insn.writes & bit(by as u8) == 0 => {
                 fine &= self.learn(base as u8, at(base as u8).sub(at(by as u8)));
@@ -133,7 +136,7 @@ impl Machine<A64> {
                 }
             }
         }
-        self.forget_stores(insn, addresses);
+        self.forget_known_stores(insn, addresses);
         fine
     }
 }

@@ -2,7 +2,7 @@
 
 use yaxpeax_arm::armv8::a64::{Instruction, Opcode, Operand};
 
-use super::decode::memory_operand;
+use super::decode::{is_plain_hint, memory_operand};
 use super::flags::{holds, of, of_logical, of_sum, C};
 use super::opcodes::{atomic, is_store, load};
 use super::operands::{gpr, operand_size, rotated};
@@ -245,7 +245,8 @@ impl Machine<A64> {
                 self.set_reg(LR, authenticated(self.reg(LR)));
                 return Some(());
             }
-            Opcode::HINT | Opcode::DMB(_) | Opcode::DSB(_) | Opcode::ISB | Opcode::PRFM | Opcode::PRFUM => {
+            Opcode::HINT if is_plain_hint(code) => return Some(()),
+            Opcode::DMB(_) | Opcode::DSB(_) | Opcode::ISB | Opcode::PRFM | Opcode::PRFUM => {
                 return Some(());
             }
             opcode => return self.step_memory(insn, opcode),

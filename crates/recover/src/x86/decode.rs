@@ -6,7 +6,7 @@ use iced_x86::{
 };
 
 use super::{RCX, X86};
-use crate::insn::{bit, Flow, Insn, MemOp, Opaque, Part, ADDR32, OPERANDS};
+use crate::insn::{bit, Flow, Insn, MemOp, Opaque, Part, Width, OPERANDS};
 use scxprof_base::sample::Access;
 
 /// The longest instruction in bytes.
@@ -137,7 +137,7 @@ fn operand(used: &UsedMemory, access: Access, code: &Instruction) -> MemOp {
         index: gpr(index),
         scale: u8::try_from(used.scale()).unwrap_or(1),
         part: if index == Register::AL { Part::Byte } else { Part::Full },
-        mask: if used.address_size() == CodeSize::Code32 { ADDR32 } else { u64::MAX },
+        width: if used.address_size() == CodeSize::Code32 { Width::Bits32 } else { Width::Bits64 },
         relative: code.is_ip_rel_memory_operand()
             && used.base() == Register::None
             && used.index() == Register::None

@@ -183,7 +183,7 @@ impl Machine<X86> {
             }
             _ => {}
         }
-        self.forget_stores(insn, addresses);
+        self.forget_known_stores(insn, addresses);
         fine
     }
 }

@@ -3,7 +3,7 @@
 use iced_x86::{Mnemonic, RflagsBits};
 
 use super::{RCX, RDI, RSI, X86};
-use crate::insn::{Insn, ADDR32};
+use crate::insn::{Insn, Width};
 use crate::machine::Machine;
 use crate::value::Val;
 
@@ -59,7 +59,7 @@ pub(super) struct StringOp {
 impl StringOp {
     /// `None` for other instructions and for those with 32-bit addresses.
     pub(super) fn of(insn: &Insn<X86>) -> Option<Self> {
-        if insn.operands().any(|(_, operand)| operand.mask == ADDR32) {
+        if insn.operands().any(|(_, operand)| operand.width == Width::Bits32) {
             return None;
         }
         let op = |size, source, target, stores, loads, compares| {

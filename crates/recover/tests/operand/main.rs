@@ -5,6 +5,8 @@
 #![allow(clippy::cast_ptr_alignment)]
 
 mod live;
+#[cfg(target_arch = "aarch64")]
+mod made;
 mod perf;
 mod process;
 mod programs;

@@ -37,7 +37,7 @@ fn ptrace(request: libc::c_uint, tid: i32, data: *mut libc::c_void) -> io::Resul
     Ok(())
 }
 
-fn wait(tid: i32) -> io::Result<i32> {
+pub fn wait(tid: i32) -> io::Result<i32> {
     let mut status = 0;
     // SAFETY: `status` lives over the call.
     if unsafe { libc::waitpid(tid, &raw mut status, libc::__WALL) } == -1 {
