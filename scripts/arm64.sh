@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds scxprof for arm64, without BPF, and tests it in an emulated arm64 machine: tests/vm/arm64.
 # Usage: scripts/arm64.sh     SUITE (trixie) is the Debian suite whose kernel it boots; the kernel is fetched once and kept.
+#                             PAGES=16k boots one with larger pages.
 #
 # Prints SKIP and why where this machine lacks something.
 set -euo pipefail
@@ -8,7 +9,8 @@ cd "$(dirname "$0")/.."
 export PATH="$PATH:${HOME:-/root}/.cargo/bin"
 triple=aarch64-unknown-linux-gnu
 suite=${SUITE:-trixie}
-cache=$PWD/tests/vm/cache/arm64-$suite
+kernel=linux-image-${PAGES:+arm64-}${PAGES:-cloud-arm64}
+cache=$PWD/tests/vm/cache/arm64-$suite${PAGES:+-$PAGES}
 target=${CARGO_TARGET_DIR:-target}
 
 cannot() {
@@ -29,7 +31,7 @@ fetch() {
     apt_options -o APT::Architecture=arm64 -o APT::Architectures=arm64
     mkdir -p "$cache/root"
     timeout 120 apt-get "${options[@]}" update -qq >"$cache/apt/log" 2>&1 || cannot "apt cannot read $suite: $(tail -n 1 "$cache/apt/log")"
-    list=$(apt-get "${options[@]}" -s --no-install-recommends install linux-image-cloud-arm64 busybox-static 2>/dev/null |
+    list=$(apt-get "${options[@]}" -s --no-install-recommends install "$kernel" busybox-static 2>/dev/null |
         awk '/^Inst (linux-image|busybox)/ { print $2 }')
     [ -n "$list" ] || cannot "apt finds no arm64 kernel in $suite"
     # shellcheck disable=SC2086 # One word a package.

@@ -41,7 +41,8 @@ fn cpuinfo(roots: &Roots, field: &str) -> Option<String> {
 
 /// The processor's model; empty if procfs does not show it.
 pub(super) fn cpu_model(roots: &Roots) -> String {
-    cpuinfo(roots, "model name").unwrap_or_default()
+    let cpuinfo = fs::read(roots.proc.join("cpuinfo")).unwrap_or_default();
+    proc::cpu_model(&cpuinfo).map(|model| printable(model.as_bytes())).unwrap_or_default()
 }
 
 /// Vendor and model of the machine (DMI), and the type of a paravirtual hypervisor.

@@ -114,6 +114,31 @@ pub fn field<'a>(text: &'a [u8], name: &str) -> Option<&'a [u8]> {
     })
 }
 
+/// The model of the first processor, by the content of `cpuinfo`. Arm's have numbers there and no name: of those that servers have, the
+/// name that Arm and the vendors give them (MIDR_EL1; the parts in arch/arm64/include/asm/cputype.h).
+#[must_use]
+pub fn cpu_model(cpuinfo: &[u8]) -> Option<String> {
+    let text = |name| field(cpuinfo, name).map(|value| String::from_utf8_lossy(value).into_owned());
+    if let Some(model) = text("model name").filter(|model| !model.is_empty()) {
+        return Some(model);
+    }
+    let (implementer, part) = (text("CPU implementer")?, text("CPU part")?);
+    let name = match (implementer.as_str(), part.as_str()) {
+        ("0x41", "0xd08") => "Cortex-A72",
+        ("0x41", "0xd0c") => "Neoverse-N1",
+        ("0x41", "0xd40") => "Neoverse-V1",
+        ("0x41", "0xd49") => "Neoverse-N2",
+        ("0x41", "0xd4f") => "Neoverse-V2",
+        ("0x41", "0xd84") => "Neoverse-V3",
+        ("0x41", "0xd8e") => "Neoverse-N3",
+        ("0x48", "0xd01") => "Kunpeng 920",
+        ("0x6d", "0xd49") => "Azure Cobalt 100",
+        ("0xc0", "0xac3" | "0xac4") => "AmpereOne",
+        _ => return Some(format!("CPU implementer {implementer}, part {part}")),
+    };
+    Some(name.to_owned())
+}
+
 /// The number at the beginning of a value: a figure of meminfo, in KiB, or the first of several.
 #[must_use]
 pub fn first_number(value: &[u8]) -> Option<u64> {
@@ -150,6 +175,20 @@ pub(crate) mod tests {
         assert_eq!(field(status, "pid"), None);
         assert_eq!(field(b"model name\t: A\nmodel\t\t: 5\n", "model"), Some(&b"5"[..]));
         assert_eq!(field(b"MemTotal:       16316452 kB\n", "MemTotal").and_then(first_number), Some(16_316_452));
+    }
+
+    #[test]
+    fn processors_have_a_model_by_name_or_by_number() {
+        let model = |text: &str| cpu_model(text.as_bytes());
+        assert_eq!(model("processor\t: 0\nmodel name\t: A B\n").as_deref(), Some("A B"));
+        let arm = |implementer, part| {
+            model(&format!(
+                "processor\t: 0\nCPU implementer\t: {implementer}\nCPU variant\t: 0x3\nCPU part\t: {part}\n"
+            ))
+        };
+        assert_eq!(arm("0x41", "0xd0c").as_deref(), Some("Neoverse-N1"));
+        assert_eq!(arm("0x41", "0xfff").as_deref(), Some("CPU implementer 0x41, part 0xfff"));
+        assert_eq!(model(""), None);
     }
 
     /// The `stat` of a process, whole.

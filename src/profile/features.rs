@@ -61,7 +61,7 @@ pub(crate) fn of_host(roots: &Roots) -> Vec<(u8, Vec<u8>)> {
     }
     let cpuinfo = fs::read(roots.proc.join("cpuinfo")).unwrap_or_default();
     let field = |name: &str| proc::field(&cpuinfo, name).map(|value| String::from_utf8_lossy(value).into_owned());
-    if let Some(model) = field("model name") {
+    if let Some(model) = proc::cpu_model(&cpuinfo) {
         sections.push((feature::CPUDESC, one(model.as_bytes())));
     }
     if let Some(cpuid) = cpuid(&field) {

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::error::{ProfileError, FORMAT};
 use crate::hint::HintCounts;
 use crate::host::open;
-use crate::host::{topology, Roots};
+use crate::host::{proc, topology, Roots};
 use crate::sample::Source;
 use crate::sampler::loss::Loss;
 use crate::sampler::{AddressFrom, Identity};
@@ -227,8 +227,7 @@ impl Host {
         let text =
             |path: PathBuf| std::fs::read_to_string(path).map_or_else(|_| String::new(), |text| text.trim().to_owned());
         let sysctl = |name: &str| text(roots.proc.join("sys/kernel").join(name));
-        let cpuinfo = text(roots.proc.join("cpuinfo"));
-        let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+        let cpuinfo = std::fs::read(roots.proc.join("cpuinfo")).unwrap_or_default();
         let nodes = roots.sys.join("devices/system/node");
         let online = parse_cpu_list(text(nodes.join("online")).as_bytes()).unwrap_or_default();
         Self {
@@ -236,7 +235,7 @@ impl Host {
             boot_id: sysctl("random/boot_id"),
             kernel: sysctl("osrelease"),
             arch: std::env::consts::ARCH.to_owned(),
-            cpu: model.map_or_else(String::new, |(_, model)| model.trim().to_owned()),
+            cpu: proc::cpu_model(&cpuinfo).unwrap_or_default(),
             cpus: topology::online_cpus(roots).map_or(0, |cpus| cpus.len()),
             nodes: online.iter().map(|node| text(nodes.join(format!("node{node}/cpulist")))).collect(),
             page_size: rustix::param::page_size(),

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::insn::Insn;
-use super::isa::Isa;
 use super::memo::{CacheCounts, Entry, Key, Memo, MemoKind};
 use super::region::{self, Region};
+use super::semantics::Semantics;
 use super::window::{self, Backward, CodeSource, FunctionMap};
 
 /// Pieces of code outside a function that it branches to, and that are searched for branches back into it.
@@ -22,12 +22,12 @@ pub(super) struct Here {
 
 /// Decoded code, within a bound.
 #[derive(Debug)]
-pub(super) struct Decoded<I: Isa> {
+pub(super) struct Decoded<I: Semantics> {
     cache: Memo<I>,
     decoder: I::Decoder,
 }
 
-impl<I: Isa> Decoded<I> {
+impl<I: Semantics> Decoded<I> {
     /// `budget`: bytes.
     pub(super) fn new(budget: usize) -> Self {
         Self { cache: Memo::new(budget), decoder: I::decoder() }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use super::candidates::{Candidates, Site, MAX_STEPS};
 use super::decoded::{Decoded, Here};
 use super::insn::{Flow, Insn};
-use super::isa::Isa;
 use super::machine::{Addresses, Machine, Next};
 use super::region::Point;
+use super::semantics::Semantics;
 use super::window::CodeSource;
 use scxprof_base::sample::Method;
 
@@ -18,7 +18,7 @@ use scxprof_base::sample::Method;
 const MAX_NESTED: usize = 4;
 
 /// One run.
-pub(super) struct Forward<'a, I: Isa> {
+pub(super) struct Forward<'a, I: Semantics> {
     decoded: &'a mut Decoded<I>,
     found: &'a mut Candidates,
     code: &'a mut dyn CodeSource,
@@ -42,7 +42,7 @@ struct Went {
     straight: bool,
 }
 
-impl<'a, I: Isa> Forward<'a, I> {
+impl<'a, I: Semantics> Forward<'a, I> {
     /// One that runs at most `steps` instructions.
     pub(super) fn new(
         decoded: &'a mut Decoded<I>,

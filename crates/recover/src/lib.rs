@@ -75,6 +75,7 @@ mod recovery;
 mod region;
 mod regs;
 mod replay;
+mod semantics;
 mod stack;
 #[cfg(test)]
 mod tests;

@@ -1,12 +1,9 @@
-//! The known part of registers, flags and stack at one moment, and how an instruction changes it, forward and backward.
-//!
-//! What an instruction that is not modelled writes becomes unknown, so values that stay known are right.
+//! The known part of registers, flags and stack at one moment.
 
 use super::flags::Flags;
 use super::image::Image;
-use super::insn::{bit, Flow, Insn, MemOp};
+use super::insn::{bit, Insn, MemOp};
 use super::isa::Isa;
-use super::regs::Regs;
 use super::value::Val;
 
 /// Where control goes after an instruction.
@@ -49,18 +46,6 @@ pub(super) struct Machine<I: Isa> {
 pub(super) type Addresses = [Option<u64>; super::insn::OPERANDS];
 
 impl<I: Isa> Machine<I> {
-    pub(super) fn new(regs: &Regs, dump: &[u8]) -> Self {
-        Self {
-            regs: I::registers(regs),
-            flags: I::flags(regs),
-            stack: Image::new(regs.sp(), dump),
-            bias: 0,
-            fs: None,
-            loaded: None,
-            hopeful: false,
-        }
-    }
-
     pub(super) fn reg(&self, register: u8) -> Val {
         self.regs.as_ref().get(usize::from(register)).copied().unwrap_or_default()
     }
@@ -87,7 +72,7 @@ impl<I: Isa> Machine<I> {
     }
 
     /// Marks registers as unknown, one bit each.
-    fn forget(&mut self, registers: u32) {
+    pub(super) fn forget(&mut self, registers: u32) {
         for (number, register) in (0..).zip(self.regs.as_mut()) {
             if registers & bit(number) != 0 {
                 *register = Val::UNKNOWN;
@@ -135,7 +120,7 @@ impl<I: Isa> Machine<I> {
         }
     }
 
-    /// Marks as unknown what the stores of an instruction write whose addresses are known; for the others, [`Machine::unstep`] has done so.
+    /// Marks as unknown what the stores of an instruction write whose addresses are known; for the others, `unstep` has done so.
     pub(super) fn forget_known_stores(&mut self, insn: &Insn<I>, addresses: Addresses) {
         for (slot, operand) in insn.operands() {
             if let (true, Some(&Some(addr))) = (operand.is_store(), addresses.get(slot)) {
@@ -162,65 +147,6 @@ impl<I: Isa> Machine<I> {
             self.stack.clear();
         }
         self.forget_stores(insn, addresses);
-    }
-
-    /// Runs one instruction and returns where control goes.
-    pub(super) fn step(&mut self, insn: &Insn<I>) -> Next {
-        let addresses = self.addresses(insn);
-        if let Some(next) = I::step(self, insn) {
-            return next;
-        }
-        self.havoc(insn, addresses);
-        if insn.flow == Flow::Next {
-            Next::Fall
-        } else {
-            Next::Unknown
-        }
-    }
-
-    /// Undoes `insn`. `hints` are the addresses of its stores from an earlier pass.
-    ///
-    /// What an instruction wrote is unknown before it unless its arithmetic can be inverted. A copy shows what its source held.
-    pub(super) fn unstep(&mut self, insn: &Insn<I>, hints: Addresses) -> Undone {
-        let mut undone = Undone::default();
-        let after = self.regs;
-        self.forget(insn.writes);
-        self.flags.forget(insn.flags);
-        undone.conflict |= !I::invert_registers(self, insn, &after);
-
-        if insn.wild || insn.repeated {
-            self.stack.clear();
-            return undone;
-        }
-        let mut addresses = self.addresses(insn);
-        for (slot, operand) in insn.operands() {
-            let (Some(addr), Some(&hint)) = (addresses.get_mut(slot), hints.get(slot)) else { continue };
-            if operand.is_store() && addr.is_none() {
-                *addr = hint;
-                if hint.is_none() {
-                    undone.blind = true;
-                    if !self.hopeful {
-                        self.stack.clear();
-                    }
-                }
-            }
-        }
-        undone.conflict |= !I::invert_memory(self, insn, &after, addresses);
-        undone
-    }
-
-    /// Marks as unknown all that a piece of code may write, whichever way control takes through it.
-    pub(super) fn skip(&mut self, effect: &super::region::Effect) {
-        self.forget(effect.writes);
-        self.flags.forget(effect.flags);
-        if effect.wild {
-            self.stack.clear();
-        }
-        // Registers that are still known had the same value all the time.
-        for operand in &effect.stores {
-            let addr = self.address(operand);
-            self.store(addr, u64::from(operand.size), Val::UNKNOWN);
-        }
     }
 
     /// Keeps only what `other` agrees on: what holds in either case.

@@ -7,13 +7,13 @@ use super::candidates::{Candidate, Candidates, Operand, Site, Unrecovered, MAX_C
 use super::decoded::{Decoded, Here};
 use super::forward::Forward;
 use super::insn::Insn;
-use super::isa::Isa;
 use super::lines::Snapshot;
 use super::machine::Machine;
 use super::memo::CacheCounts;
 use super::reach::Reach;
 use super::regs::Regs;
 use super::replay::Replay;
+use super::semantics::Semantics;
 use super::wanted::Wanted;
 use super::window::{CodeSource, Cut};
 use super::x86::X86;
@@ -103,20 +103,20 @@ impl Recovery {
 }
 
 /// The engine of an instruction set; makes it if there is none.
-fn engine<I: Isa>(slot: &mut Option<Box<Engine<I>>>, budget: usize) -> &mut Engine<I> {
+fn engine<I: Semantics>(slot: &mut Option<Box<Engine<I>>>, budget: usize) -> &mut Engine<I> {
     slot.get_or_insert_with(|| Box::new(Engine::new(budget)))
 }
 
 /// The recovery for one instruction set.
 #[derive(Debug)]
-struct Engine<I: Isa> {
+struct Engine<I: Semantics> {
     decoded: Decoded<I>,
     replay: Replay<I>,
     found: Candidates,
     reach: Reach,
 }
 
-impl<I: Isa> Engine<I> {
+impl<I: Semantics> Engine<I> {
     fn new(budget: usize) -> Self {
         Self {
             decoded: Decoded::new(budget),

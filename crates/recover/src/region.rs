@@ -6,6 +6,9 @@
 
 use super::insn::{bit, Flow, Insn, MemOp};
 use super::isa::Isa;
+use super::machine::Machine;
+use super::semantics::Semantics;
+use super::value::Val;
 use super::window::CodeWindow;
 
 /// Instructions read in search of a meeting point.
@@ -38,11 +41,11 @@ pub(super) struct Region {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Effect {
     /// Registers, one bit each.
-    pub(super) writes: u32,
-    pub(super) flags: u32,
+    writes: u32,
+    flags: u32,
     /// Memory that its stores do not show.
-    pub(super) wild: bool,
-    pub(super) stores: Vec<MemOp>,
+    wild: bool,
+    stores: Vec<MemOp>,
 }
 
 impl Region {
@@ -111,7 +114,7 @@ impl Pending {
 }
 
 /// Searches for the point at which the two ways of the conditional branch at `ip` meet.
-pub(super) fn find<I: Isa>(window: &CodeWindow<'_>, ip: u64, decoder: &mut I::Decoder) -> Option<Region> {
+pub(super) fn find<I: Semantics>(window: &CodeWindow<'_>, ip: u64, decoder: &mut I::Decoder) -> Option<Region> {
     let own_base = window.base.wrapping_sub(window.bias);
     let branch = ip.wrapping_sub(window.bias);
     let mut decode_at =
@@ -153,6 +156,22 @@ pub(super) fn find<I: Isa>(window: &CodeWindow<'_>, ip: u64, decoder: &mut I::De
         }
         if let Some(effect) = &mut effect {
             effect.add(&insn);
+        }
+    }
+}
+
+impl<I: Isa> Machine<I> {
+    /// Marks as unknown all that a piece of code may write, whichever way control takes through it.
+    pub(super) fn skip(&mut self, effect: &Effect) {
+        self.forget(effect.writes);
+        self.flags.forget(effect.flags);
+        if effect.wild {
+            self.stack.clear();
+        }
+        // Registers that are still known had the same value all the time.
+        for operand in &effect.stores {
+            let addr = self.address(operand);
+            self.store(addr, u64::from(operand.size), Val::UNKNOWN);
         }
     }
 }

@@ -4,15 +4,15 @@ use super::candidates::MAX_STEPS;
 use super::flags::Flags;
 use super::image::Image;
 use super::insn::{Flow, Insn};
-use super::isa::Isa;
 use super::machine::{Addresses, Machine, Next};
+use super::semantics::Semantics;
 
 /// Rounds until the assumed addresses of stores must equal the computed ones.
 const ROUNDS: usize = 4;
 
 /// The result of a replay; reused between samples to save allocations.
 #[derive(Debug)]
-pub(super) struct Replay<I: Isa> {
+pub(super) struct Replay<I: Semantics> {
     /// Registers before each instruction, the nearest to ip first, from the backward pass alone.
     before: [(I::Registers, Flags); MAX_STEPS],
     /// The stack after those instructions that store.
@@ -24,20 +24,20 @@ pub(super) struct Replay<I: Isa> {
 }
 
 /// The result of one pass.
-enum Pass<I: Isa> {
+enum Pass<I: Semantics> {
     /// Consistent; `blind` if the backward pass did not know the address of a store.
     Closed { end: Box<Machine<I>>, blind: bool },
     /// The known values contradict.
     Conflict { blind: bool },
 }
 
-impl<I: Isa> Default for Replay<I> {
+impl<I: Semantics> Default for Replay<I> {
     fn default() -> Self {
         Self { before: Default::default(), saved: Vec::new(), addresses: Default::default(), spare: None }
     }
 }
 
-impl<I: Isa> Replay<I> {
+impl<I: Semantics> Replay<I> {
     /// Replays `insns` (the nearest to ip first), which ran in sequence until the moment `now`.
     ///
     /// Returns `now` with what was learned of the stack. `None` if the known values contradict: then these instructions did not

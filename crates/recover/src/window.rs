@@ -8,6 +8,7 @@ use std::ops::Range;
 use super::candidates::MAX_STEPS;
 use super::insn::{Flow, Insn};
 use super::isa::Isa;
+use super::semantics::Semantics;
 
 /// Bytes on either side of a piece of code that are searched for branches into it. A caller that knows no function range should
 /// provide this much code around ip; one that does, the function and this much around it.
@@ -139,7 +140,7 @@ impl FunctionMap {
     }
 
     /// Decodes the function of `window`; `None` if its range is unknown or not here.
-    pub(super) fn new<I: Isa>(window: &CodeWindow<'_>) -> Option<Self> {
+    pub(super) fn new<I: Semantics>(window: &CodeWindow<'_>) -> Option<Self> {
         let range = window.function_bytes()?;
         let own_base = window.own_base();
         let len = range.len();
@@ -181,7 +182,7 @@ impl FunctionMap {
 
     /// Marks where the code of `other`, which this function (`function`: its range relative to the code's base) branches to at
     /// `target`, leads back; returns the addresses of the code that was read.
-    pub(super) fn add_branches_from<I: Isa>(
+    pub(super) fn add_branches_from<I: Semantics>(
         &mut self,
         other: &CodeWindow<'_>,
         target: u64,
@@ -226,7 +227,7 @@ impl FunctionMap {
 
 /// True if `range` contains a jump that may lead to several places. Decoding finds the right boundaries soon after the
 /// beginning, and after data in between.
-fn has_table_jump<I: Isa>(bytes: &[u8], own_base: u64, range: Range<usize>) -> bool {
+fn has_table_jump<I: Semantics>(bytes: &[u8], own_base: u64, range: Range<usize>) -> bool {
     let mut found = false;
     I::sweep(bytes, own_base, range, |_, branch| found |= branch.table);
     found
@@ -234,7 +235,7 @@ fn has_table_jump<I: Isa>(bytes: &[u8], own_base: u64, range: Range<usize>) -> b
 
 /// The instructions from `ip` on, in order: up to [`MAX_STEPS`]; the first that does not continue with the next is the last.
 /// Empty if there is no instruction.
-pub(super) fn forward<I: Isa>(window: &CodeWindow<'_>, ip: u64, decoder: &mut I::Decoder) -> Vec<Insn<I>> {
+pub(super) fn forward<I: Semantics>(window: &CodeWindow<'_>, ip: u64, decoder: &mut I::Decoder) -> Vec<Insn<I>> {
     let mut insns = Vec::new();
     let Ok(mut at) = usize::try_from(ip.wrapping_sub(window.base)) else { return insns };
     while insns.len() < MAX_STEPS {
@@ -250,7 +251,7 @@ pub(super) fn forward<I: Isa>(window: &CodeWindow<'_>, ip: u64, decoder: &mut I:
 }
 
 /// The instructions before `ip`, with their boundaries from `map` if the function is known.
-pub(super) fn backward<I: Isa>(
+pub(super) fn backward<I: Semantics>(
     window: &CodeWindow<'_>,
     map: Option<&FunctionMap>,
     ip: u64,
@@ -303,7 +304,7 @@ pub(super) fn backward<I: Isa>(
 }
 
 /// Walks from boundary to boundary, away from ip, while control certainly came this way.
-fn walk<I: Isa>(
+fn walk<I: Semantics>(
     window: &CodeWindow<'_>,
     boundaries: &[usize],
     leaders: &Bits,

@@ -25,7 +25,7 @@ says() {
 }
 
 said 0 scxprof doctor
-says 'faults  *works' 'timer  *works  *timer:hrtimer_expire_entry' 'kallsyms  *works' 'pmu  *fails  *pebs and ibs are for x86-64 only'
+says 'aarch64, Neoverse-N1, 2 CPUs' 'faults  *works' 'timer  *works  *timer:hrtimer_expire_entry' 'kallsyms  *works' 'pmu  *fails  *pebs and ibs are for x86-64 only'
 for source in pebs ibs; do
     said 3 scxprof run --source "$source" -t 1
     says "source $source is for x86-64 only"
@@ -43,11 +43,14 @@ scxprof_recover a64:: --skip proptest >units 2>&1 || {
     fail "the units of the recovery"
 }
 grep '^test result' units
-SCXPROF_BUILT=/programs SCXPROF_STEPS=3000 operand _o0 _o2 made --skip live --skip special --show-output >stepped 2>&1 || {
+SCXPROF_BUILT=/programs SCXPROF_STEPS=2500 operand _o0 _o2 made --skip live --skip special --show-output >stepped 2>&1 || {
     cat stepped
     fail "programs that are single-stepped"
 }
 grep SKIP stepped && fail "programs were left out"
+awk '/ yield / { for (i = 1; i < NF; i++) if ($i == "and") sum += $(i + 3) }
+    / programs: / { sum += $3 }
+    END { print "addresses checked by single-stepping: " sum + 0 }' stepped
 
 # Threads that share memory are found at the tick.
 for program in state chase file; do
@@ -64,8 +67,8 @@ for program in state chase file; do
         }
     done <groups
     grep '^Recovered' said
-    said 0 scxprof record --source timer -t 4 -o tick.tar.gz
-    said 0 scxprof extract -f tick.tar.gz --target-cpus 64 -o recorded.json
+    said 0 scxprof record --source timer -t 4 -o "$program.tar.gz"
+    said 0 scxprof extract -f "$program.tar.gz" --target-cpus 64 -o recorded.json
     killall family
     sleep 1
 done

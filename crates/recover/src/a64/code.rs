@@ -5,44 +5,16 @@ use std::ops::Range;
 use yaxpeax_arm::armv8::a64::Opcode;
 
 use super::decode::{decode_plain, is_sve};
+use super::words::{distance, is_call, word};
 use super::LENGTH;
 use crate::candidates::MAX_STEPS;
-use crate::isa::Branch;
-
-/// The word at `at`.
-pub(super) fn word(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
-}
+use crate::semantics::Branch;
 
 /// The indices in `range` at which instructions may begin.
 fn words(bytes: &[u8], base: u64, range: Range<usize>) -> impl Iterator<Item = (usize, u32)> + '_ {
     let first = base.wrapping_add(range.start as u64).wrapping_neg() as usize % LENGTH;
     let starts = (range.start.saturating_add(first)..range.end).step_by(LENGTH);
     starts.map_while(|at| Some((at, word(bytes, at)?)))
-}
-
-/// How far a direct branch or call leads, in bytes.
-pub(super) fn distance(word: u32) -> Option<i64> {
-    let signed = |shift: u32, bits: u32| {
-        let unused = 32 - bits;
-        i64::from(((word >> shift) << unused) as i32 >> unused) * LENGTH as i64
-    };
-    match word >> 24 {
-        // b, bl
-        0x14..=0x17 | 0x94..=0x97 => Some(signed(0, 26)),
-        // b.cond, bc.cond; cbz, cbnz
-        0x54 | 0x34 | 0x35 | 0xb4 | 0xb5 => Some(signed(5, 19)),
-        // cb<cc>, cbb<cc>, cbh<cc> (FEAT_CMPBR), which the decoder does not know
-        0x74 | 0x75 | 0xf4 | 0xf5 => Some(signed(5, 9)),
-        // tbz, tbnz
-        0x36 | 0x37 | 0xb6 | 0xb7 => Some(signed(5, 14)),
-        _ => None,
-    }
-}
-
-/// True for bl.
-pub(super) fn is_call(word: u32) -> bool {
-    word >> 26 == 0b10_0101
 }
 
 /// Calls `each` with every instruction of a range and its index; skips other words.

@@ -3,9 +3,9 @@
 use yaxpeax_arch::{Decoder, U8Reader};
 use yaxpeax_arm::armv8::a64::{InstDecoder, Instruction, Opcode, Operand, ShiftStyle, SizeCode};
 
-use super::code::{distance, is_call, word};
 use super::opcodes::{access, atomic, size};
 use super::operands::gpr;
+use super::words::{distance, is_call, word};
 use super::{flags, A64, LENGTH, LR, SP};
 use crate::insn::{bit, Flow, Insn, MemOp, Opaque, Part, Width, OPERANDS};
 use scxprof_base::sample::Access;

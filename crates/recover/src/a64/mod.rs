@@ -11,6 +11,7 @@ mod operands;
 mod step;
 #[cfg(test)]
 mod tests;
+mod words;
 
 use std::ops::Range;
 
@@ -18,9 +19,10 @@ use yaxpeax_arm::armv8::a64::Instruction;
 
 use crate::flags::Flags;
 use crate::insn::Insn;
-use crate::isa::{Branch, Isa};
+use crate::isa::Isa;
 use crate::machine::{Addresses, Machine, Next};
 use crate::regs::Regs;
+use crate::semantics::{Branch, Semantics};
 use crate::value::Val;
 
 /// The link register: where a function returns to.
@@ -40,11 +42,14 @@ pub(super) struct A64;
 
 impl Isa for A64 {
     type Code = Instruction;
-    type Decoder = ();
     type Registers = [Val; REGISTERS];
 
     const SP: u8 = SP;
     const RETURN: u32 = 1 << LR;
+}
+
+impl Semantics for A64 {
+    type Decoder = ();
 
     fn decoder() -> Self::Decoder {}
 

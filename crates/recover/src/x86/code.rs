@@ -6,7 +6,7 @@ use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind};
 
 use super::decode::{branch_target, decode_plain, MAX_LENGTH};
 use crate::candidates::MAX_STEPS;
-use crate::isa::Branch;
+use crate::semantics::Branch;
 
 /// Decoding begins up to this many bytes before ip if no function range is known.
 const SYNC_SPAN: usize = 160;

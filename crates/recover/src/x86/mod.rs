@@ -17,9 +17,10 @@ use iced_x86::{Instruction, InstructionInfoFactory};
 
 use crate::flags::Flags;
 use crate::insn::Insn;
-use crate::isa::{Branch, Isa};
+use crate::isa::Isa;
 use crate::machine::{Addresses, Machine, Next};
 use crate::regs::Regs;
+use crate::semantics::{Branch, Semantics};
 use crate::value::Val;
 
 pub(super) const RCX: u8 = 1;
@@ -36,12 +37,15 @@ pub(super) struct X86;
 
 impl Isa for X86 {
     type Code = Instruction;
-    type Decoder = InstructionInfoFactory;
     type Registers = [Val; REGISTERS];
 
     const SP: u8 = RSP;
     // The return address is on top of the stack.
     const RETURN: u32 = 1 << RSP;
+}
+
+impl Semantics for X86 {
+    type Decoder = InstructionInfoFactory;
 
     fn decoder() -> Self::Decoder {
         InstructionInfoFactory::new()

@@ -86,6 +86,12 @@ fn steps() -> usize {
     std::env::var("SCXPROF_STEPS").ok().and_then(|steps| steps.parse().ok()).unwrap_or(8_000)
 }
 
+/// With the ranges of functions and without, and with memory where samples have any.
+fn ways() -> impl Iterator<Item = (bool, bool)> {
+    let has_memory = cfg!(target_arch = "x86_64");
+    [(true, false), (false, false), (true, true)].into_iter().filter(move |(_, with_memory)| has_memory || !with_memory)
+}
+
 fn step_through(name: &str, level: u8) {
     let Some(built) = programs::build(name, level) else {
         println!("SKIP: {name} -O{level}: no cc");
@@ -102,7 +108,7 @@ fn step_through(name: &str, level: u8) {
             return;
         }
     };
-    for (with_functions, with_memory) in [(true, false), (false, false), (true, true)] {
+    for (with_functions, with_memory) in ways() {
         code.with_functions = with_functions;
         let tally = check(&stops, &mut code, with_memory);
         println!(
@@ -178,7 +184,7 @@ fn programs_of_the_system() {
                 continue;
             }
         };
-        for (with_functions, with_memory) in [(true, false), (false, false), (true, true)] {
+        for (with_functions, with_memory) in ways() {
             code.with_functions = with_functions;
             let tally = check(&stops, &mut code, with_memory);
             println!(

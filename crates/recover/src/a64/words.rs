@@ -1,0 +1,32 @@
+//! Words of code, and where branches among them lead.
+
+use super::LENGTH;
+
+/// The word at `at`.
+pub(super) fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+/// How far a direct branch or call leads, in bytes.
+pub(super) fn distance(word: u32) -> Option<i64> {
+    let signed = |shift: u32, bits: u32| {
+        let unused = 32 - bits;
+        i64::from(((word >> shift) << unused) as i32 >> unused) * LENGTH as i64
+    };
+    match word >> 24 {
+        // b, bl
+        0x14..=0x17 | 0x94..=0x97 => Some(signed(0, 26)),
+        // b.cond, bc.cond; cbz, cbnz
+        0x54 | 0x34 | 0x35 | 0xb4 | 0xb5 => Some(signed(5, 19)),
+        // cb<cc>, cbb<cc>, cbh<cc> (FEAT_CMPBR), which the decoder does not know
+        0x74 | 0x75 | 0xf4 | 0xf5 => Some(signed(5, 9)),
+        // tbz, tbnz
+        0x36 | 0x37 | 0xb6 | 0xb7 => Some(signed(5, 14)),
+        _ => None,
+    }
+}
+
+/// True for bl.
+pub(super) fn is_call(word: u32) -> bool {
+    word >> 26 == 0b10_0101
+}
