@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds scxprof for arm64, without BPF, and tests it in an emulated arm64 machine: tests/vm/arm64.
+# Builds scxprof and the tests of its recovery for arm64, without BPF, and runs them in an emulated arm64 machine: tests/vm/arm64.
 # Usage: scripts/arm64.sh     SUITE (trixie) is the Debian suite whose kernel it boots; the kernel is fetched once and kept.
 #                             PAGES=16k boots one with larger pages.
 #
