@@ -114,11 +114,11 @@ impl Beside {
     }
 }
 
-/// Measures once, and once more if that was beyond a bar: the machine may have been busy with something else.
-fn twice(test: &str, measure: impl Fn() -> Result<Vec<String>, Skip>) {
+/// Measures once, and up to three times more if that was beyond a bar: the machine may have been busy with something else.
+fn several_times(test: &str, measure: impl Fn() -> Result<Vec<String>, Skip>) {
     let _alone = alone();
     let mut beyond = Vec::new();
-    for _ in 0..2 {
+    for _ in 0..4 {
         match measure() {
             Ok(found) if found.is_empty() => return,
             Ok(found) => beyond.push(found),
@@ -235,7 +235,7 @@ fn servers() -> Result<Vec<String>, Skip> {
 
 #[test]
 fn servers_under_load_replay() {
-    twice("servers_under_load_replay", servers);
+    several_times("servers_under_load_replay", servers);
 }
 
 /// A program of 24 files, each of which takes a compiler some 0.1 s.
@@ -280,5 +280,5 @@ fn compilers() -> Result<Vec<String>, Skip> {
 
 #[test]
 fn a_parallel_make_replays() {
-    twice("a_parallel_make_replays", compilers);
+    several_times("a_parallel_make_replays", compilers);
 }

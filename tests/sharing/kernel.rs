@@ -111,26 +111,36 @@ fn check(test: &str, cases: &[(&'static str, Strangers)]) {
         Scene::start(name, program(name), second(beside).map(program), archiver)
     };
     let scenes: Result<Vec<Scene>, String> = cases.iter().map(start).collect();
-    let done = scenes.and_then(|scenes| {
-        let cells: Vec<String> = scenes.iter().map(|scene| scene.cgroup.cell(scene.name)).collect();
-        let options: Vec<&str> = std::iter::once("--kernel").chain(cells.iter().map(String::as_str)).collect();
-        let threads: Vec<&[Thread]> = scenes.iter().map(|scene| scene.threads.as_slice()).collect();
-        Ok((run_until(ENOUGH, &threads, &options)?, scenes))
-    });
-    let (decision, scenes) = match done {
-        Ok(done) => done,
+    let scenes = match scenes {
+        Ok(scenes) => scenes,
         Err(why) => return println!("SKIP: {test}: {why}"),
     };
-    let mut wrong = Vec::new();
-    for scene in &scenes {
-        let score = score(&scene.all(), &scene.cgroup.path(), &decision.json).unwrap();
-        let line = format!("{}: {score:?} from {:.0} samples", scene.name, decision.samples(&scene.threads));
-        println!("{line}");
-        if !score.is_right() {
-            wrong.push(line);
+    let cells: Vec<String> = scenes.iter().map(|scene| scene.cgroup.cell(scene.name)).collect();
+    let options: Vec<&str> = std::iter::once("--kernel").chain(cells.iter().map(String::as_str)).collect();
+    let threads: Vec<&[Thread]> = scenes.iter().map(|scene| scene.threads.as_slice()).collect();
+    let mut failed = None;
+    // On a busy machine, fewer samples of the kernel give an address: then once more, with twice as many.
+    for enough in [ENOUGH, 2.0 * ENOUGH] {
+        let decision = match run_until(enough, &threads, &options) {
+            Ok(decision) => decision,
+            Err(why) if failed.is_none() => return println!("SKIP: {test}: {why}"),
+            Err(_) => break,
+        };
+        let mut wrong = Vec::new();
+        for scene in &scenes {
+            let score = score(&scene.all(), &scene.cgroup.path(), &decision.json).unwrap();
+            let line = format!("{}: {score:?} from {:.0} samples", scene.name, decision.samples(&scene.threads));
+            println!("{line}");
+            if !score.is_right() {
+                wrong.push(line);
+            }
         }
+        if wrong.is_empty() {
+            return;
+        }
+        failed = Some(format!("{}\n{}\n{}", wrong.join("\n"), decision.said, decision.json));
     }
-    assert!(wrong.is_empty(), "{}\n{}\n{}", wrong.join("\n"), decision.said, decision.json);
+    panic!("{}", failed.unwrap_or_default());
 }
 
 #[test]
