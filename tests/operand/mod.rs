@@ -8,6 +8,9 @@ mod made;
 #[path = "../../crates/recover/tests/operand/process.rs"]
 #[allow(dead_code)]
 mod process;
+#[path = "../../crates/recover/tests/operand/random.rs"]
+#[allow(dead_code)]
+mod random;
 #[path = "../../crates/recover/tests/operand/step.rs"]
 #[allow(dead_code)]
 mod step;

@@ -7,10 +7,10 @@
 
 use std::fmt::Write as _;
 
+use super::random::{Kind, Random, NEAR};
+
 /// Bytes on either side of the buffer's middle, the label `buf`.
 const HALF: i64 = 64 << 10;
-/// Pointers stay this near to the middle.
-const NEAR: i64 = 60_000;
 const SLOTS: usize = 6;
 /// Lines of a function after which no new blocks are started, so that it stays shorter than `LEADER_SPAN`.
 const LONG: usize = 220;
@@ -25,64 +25,6 @@ const WORDS: [&str; 16] =
     ["ax", "cx", "dx", "bx", "sp", "bp", "si", "di", "r8w", "r9w", "r10w", "r11w", "r12w", "r13w", "r14w", "r15w"];
 const BYTES: [&str; 16] =
     ["al", "cl", "dl", "bl", "spl", "bpl", "sil", "dil", "r8b", "r9b", "r10b", "r11b", "r12b", "r13b", "r14b", "r15b"];
-
-/// Numbers that follow from a seed (splitmix64).
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// Below `end`.
-    fn below(&mut self, end: usize) -> usize {
-        (self.next() % end.max(1) as u64) as usize
-    }
-
-    fn range(&mut self, low: i64, high: i64) -> i64 {
-        low + self.below((high - low + 1) as usize) as i64
-    }
-
-    /// True once in `count`.
-    fn once_in(&mut self, count: usize) -> bool {
-        self.below(count) == 0
-    }
-
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len())]
-    }
-}
-
-/// What is known about a register or a slot of the stack.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Any,
-    /// From 0 to this.
-    Number(i64),
-    /// Points into the buffer, at this distance from its middle.
-    Pointer(i64, i64),
-}
-
-impl Kind {
-    fn or(self, other: Self) -> Self {
-        match (self, other) {
-            (Self::Number(one), Self::Number(two)) => Self::Number(one.max(two)),
-            (Self::Pointer(low, high), Self::Pointer(lower, higher)) => Self::Pointer(low.min(lower), high.max(higher)),
-            _ => Self::Any,
-        }
-    }
-
-    fn plus(self, low: i64, high: i64) -> Self {
-        match self {
-            Self::Number(max) if low >= 0 && max + high < NEAR => Self::Number(max + high),
-            Self::Pointer(from, to) if from + low > -NEAR && to + high < NEAR => Self::Pointer(from + low, to + high),
-            _ => Self::Any,
-        }
-    }
-}
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct State {

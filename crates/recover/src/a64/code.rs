@@ -5,7 +5,7 @@ use std::ops::Range;
 use yaxpeax_arm::armv8::a64::Opcode;
 
 use super::decode::{decode_plain, is_sve};
-use super::words::{distance, is_call, word};
+use super::words::{distance, target, word};
 use super::LENGTH;
 use crate::candidates::MAX_STEPS;
 use crate::semantics::Branch;
@@ -21,7 +21,7 @@ fn words(bytes: &[u8], base: u64, range: Range<usize>) -> impl Iterator<Item = (
 pub(super) fn sweep(bytes: &[u8], base: u64, range: Range<usize>, mut each: impl FnMut(usize, &Branch)) {
     for (at, word) in words(bytes, base, range) {
         let ip = base.wrapping_add(at as u64);
-        let target = distance(word).filter(|_| !is_call(word)).map(|distance| ip.wrapping_add_signed(distance));
+        let target = target(word, ip);
         let table = match decode_plain(word) {
             Some(code) => {
                 matches!(code.opcode, Opcode::BR | Opcode::BRAA | Opcode::BRAAZ | Opcode::BRAB | Opcode::BRABZ)

@@ -3,9 +3,9 @@
 use yaxpeax_arch::{Decoder, U8Reader};
 use yaxpeax_arm::armv8::a64::{InstDecoder, Instruction, Opcode, Operand, ShiftStyle, SizeCode};
 
-use super::opcodes::{access, atomic, size};
+use super::opcodes::{access, atomic, is_store, size};
 use super::operands::gpr;
-use super::words::{distance, is_call, word};
+use super::words::{target, word};
 use super::{flags, A64, LENGTH, LR, SP};
 use crate::insn::{bit, Flow, Insn, MemOp, Opaque, Part, Width, OPERANDS};
 use scxprof_base::sample::Access;
@@ -49,13 +49,12 @@ pub(super) fn decode(bytes: &[u8], base: u64, at: usize) -> Option<Insn<A64>> {
     if let Some(slot) = operands.first_mut() {
         *slot = memory(&code, ip);
     }
-    let target = distance(word).filter(|_| !is_call(word)).map(|distance| ip.wrapping_add_signed(distance));
     Some(Insn {
         code,
         ip,
         len: LENGTH as u8,
         flow,
-        target,
+        target: target(word, ip),
         operands,
         writes: writes(&code),
         flags: if writes_flags(&code) { flags::NZCV } else { 0 },
@@ -70,20 +69,7 @@ pub(super) fn decode(bytes: &[u8], base: u64, at: usize) -> Option<Insn<A64>> {
 /// write is known.
 fn sve(word: u32, ip: u64) -> Insn<A64> {
     let memory = word >> 31 == 1;
-    let operand = |opaque, access| MemOp {
-        base: None,
-        index: None,
-        part: Part::Full,
-        scale: 1,
-        width: Width::Tagged,
-        relative: false,
-        disp: 0,
-        size: 0,
-        access,
-        opaque: Some(opaque),
-        fs: false,
-        counter: None,
-    };
+    let operand = |opaque, access| MemOp { opaque: Some(opaque), ..location(0, access) };
     let operands = [
         // Bits 31:29: 100 32-bit gathers and loads of a whole register, 101 contiguous loads, 110 64-bit gathers, 111 stores.
         memory.then(|| match word >> 29 {
@@ -142,28 +128,8 @@ fn writes(code: &Instruction) -> u32 {
     let register = |index: usize| code.operands.get(index).and_then(|&operand| gpr(operand)).map_or(0, bit);
     let written = match code.opcode {
         // Without a register that is written.
-        Opcode::STR
-        | Opcode::STRB
-        | Opcode::STRH
-        | Opcode::STRW
-        | Opcode::STUR
-        | Opcode::STURB
-        | Opcode::STURH
-        | Opcode::STTR
-        | Opcode::STTRB
-        | Opcode::STTRH
-        | Opcode::STP
-        | Opcode::STNP
-        | Opcode::STLR
-        | Opcode::STLRB
-        | Opcode::STLRH
-        | Opcode::STLLR
-        | Opcode::STLLRB
-        | Opcode::STLLRH
-        | Opcode::STLUR
-        | Opcode::STLURB
-        | Opcode::STLURH
-        | Opcode::STG
+        opcode if is_store(opcode) => 0,
+        Opcode::STG
         | Opcode::STZG
         | Opcode::ST2G
         | Opcode::STZ2G
@@ -339,10 +305,9 @@ pub(super) fn memory_operand(code: &Instruction) -> Option<Operand> {
     })
 }
 
-/// The memory that it loads or stores.
-fn memory(code: &Instruction, ip: u64) -> Option<MemOp> {
-    let size = u16::try_from(size(code)?).ok()?;
-    let mut operand = MemOp {
+/// A location of user code at address 0.
+fn location(size: u16, access: Access) -> MemOp {
+    MemOp {
         base: None,
         index: None,
         part: Part::Full,
@@ -351,11 +316,17 @@ fn memory(code: &Instruction, ip: u64) -> Option<MemOp> {
         relative: false,
         disp: 0,
         size,
-        access: access(code.opcode),
+        access,
         opaque: None,
         fs: false,
         counter: None,
-    };
+    }
+}
+
+/// The memory that it loads or stores.
+fn memory(code: &Instruction, ip: u64) -> Option<MemOp> {
+    let size = u16::try_from(size(code)?).ok()?;
+    let mut operand = location(size, access(code.opcode));
     match memory_operand(code) {
         Some(Operand::RegPreIndex(base, disp, _)) => {
             (operand.base, operand.disp) = (Some(base as u8), i64::from(disp) as u64);

@@ -361,6 +361,7 @@ mod native {
         code
     }
 
+    // SAFETY: as libgcc and compiler-rt define it.
     unsafe extern "C" {
         fn __clear_cache(start: *mut libc::c_void, end: *mut libc::c_void);
     }

@@ -26,7 +26,8 @@ pub(super) fn distance(word: u32) -> Option<i64> {
     }
 }
 
-/// True for bl.
-pub(super) fn is_call(word: u32) -> bool {
-    word >> 26 == 0b10_0101
+/// The target of a direct branch (not of a call) at `ip`.
+pub(super) fn target(word: u32, ip: u64) -> Option<u64> {
+    let is_call = word >> 26 == 0b10_0101;
+    distance(word).filter(|_| !is_call).map(|distance| ip.wrapping_add_signed(distance))
 }

@@ -148,6 +148,7 @@ fn look(seed: u64) -> Judged {
     all
 }
 
+// SAFETY: as libgcc and compiler-rt define it.
 unsafe extern "C" {
     fn __clear_cache(start: *mut libc::c_void, end: *mut libc::c_void);
 }

@@ -8,8 +8,12 @@ mod live;
 #[cfg(target_arch = "aarch64")]
 mod made;
 mod perf;
+#[cfg_attr(target_arch = "aarch64", allow(dead_code))] // sync.rs uses all of it.
 mod process;
 mod programs;
+#[cfg(target_arch = "aarch64")]
+#[allow(dead_code)] // tests/operand at the root uses all of it.
+mod random;
 #[allow(dead_code)] // tests/operand at the root uses it too.
 mod step;
 #[cfg(target_arch = "x86_64")]

@@ -5,10 +5,10 @@
 
 use std::ops::Range;
 
+use super::super::random::{Kind, Random};
+
 /// Bytes on either side of the buffer's middle.
 const HALF: i64 = 64 << 10;
-/// Pointers stay this near to the middle.
-const NEAR: i64 = 60_000;
 /// Pointers into the buffer, which nothing writes; the buffer follows.
 const TABLE: usize = 16;
 /// Bytes of both.
@@ -18,64 +18,6 @@ const SLOTS: usize = 6;
 const GENERAL: usize = 16;
 /// Words of a function after which no new blocks are started.
 const LONG: usize = 220;
-
-/// Numbers that follow from a seed (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// Below `end`.
-    fn below(&mut self, end: usize) -> usize {
-        (self.next() % end.max(1) as u64) as usize
-    }
-
-    fn bits(&mut self, count: u32) -> u32 {
-        self.next() as u32 & ((1 << count) - 1)
-    }
-
-    /// True once in `count`.
-    fn once_in(&mut self, count: usize) -> bool {
-        self.below(count) == 0
-    }
-
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len())]
-    }
-}
-
-/// What is known about a register or a slot of the stack.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Any,
-    /// From 0 to this.
-    Number(i64),
-    /// Points into the buffer, at this distance from its middle.
-    Pointer(i64, i64),
-}
-
-impl Kind {
-    fn or(self, other: Self) -> Self {
-        match (self, other) {
-            (Self::Number(one), Self::Number(two)) => Self::Number(one.max(two)),
-            (Self::Pointer(low, high), Self::Pointer(lower, higher)) => Self::Pointer(low.min(lower), high.max(higher)),
-            _ => Self::Any,
-        }
-    }
-
-    fn plus(self, low: i64, high: i64) -> Self {
-        match self {
-            Self::Number(max) if low >= 0 && max + high < NEAR => Self::Number(max + high),
-            Self::Pointer(from, to) if from + low > -NEAR && to + high < NEAR => Self::Pointer(from + low, to + high),
-            _ => Self::Any,
-        }
-    }
-}
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct State {
