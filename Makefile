@@ -42,6 +42,7 @@ test-stacks-long: deps ## Check 100,000 samples of programs that replace each ot
 test-long: deps ## Run the tests of which `make test` takes less: more streams to cluster, more instructions to recover
 	SEEDS=20 $(CARGO) test --locked --test suite -- --show-output groups_are_found
 	SCXPROF_STEPS=20000 $(CARGO) test --locked -p scxprof-recover --test operand -- --show-output
+	CARGO_PROFILE_DEV_OPT_LEVEL=2 $(CARGO) test --locked -p scxprof-recover --lib -- --ignored
 
 test-dist: deps ## Check that the archive of `make dist` runs where there is nothing else
 	$(CARGO) test --locked --test suite package::dist -- --include-ignored --show-output
