@@ -20,7 +20,16 @@ mod bpf {
 
     /// Objects and their skeletons go to `OUT_DIR`, from where src/bpf includes them.
     pub fn build() -> Result<(), String> {
-        for file in ["hints.bpf.c", "operand.bpf.c", "kernel_memory.bpf.c", "dsq.bpf.c", "kernel.h"] {
+        for file in [
+            "hints.bpf.c",
+            "operand.bpf.c",
+            "kernel_memory.bpf.c",
+            "dsq.bpf.c",
+            "kernel.h",
+            "arch.h",
+            "x86.h",
+            "arm64.h",
+        ] {
             println!("cargo:rerun-if-changed=src/bpf/{file}");
         }
         println!("cargo:rerun-if-env-changed=CLANG");

@@ -19,7 +19,7 @@ pub enum HintProbe {
     LocalStorageUpdate,
     /// The kernel function with which the system call reaches a map of task storage.
     PidTaskStorageUpdateElem,
-    /// The system call's entry and exit. Observes neither BPF programs nor 32-bit processes; x86-64 only.
+    /// The system call's entry and exit. Observes neither BPF programs nor 32-bit processes.
     Syscall,
 }
 

@@ -5,7 +5,7 @@
  * Only the programs of one probe (see probe.rs) are loaded. All of them report the task that owns the hint, which may differ
  * from the one that writes it, and only successful writes.
  */
-#include "kernel.h"
+#include "arch.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -244,10 +244,6 @@ int delete_element(__u64 *ctx)
 	return 0;
 }
 
-#if defined(__TARGET_ARCH_x86)
-
-#define NR_BPF 321
-
 /* A system call on the watched map in progress. */
 struct call {
 	struct ids ids;
@@ -279,12 +275,12 @@ static int read_call(struct pt_regs *regs, struct call *call)
 	struct element_attr attr = {};
 	struct file *file;
 	struct bpf_map *map;
-	__u32 pidfd = 0, cmd = BPF_CORE_READ(regs, di), size = BPF_CORE_READ(regs, dx);
+	__u32 pidfd = 0, cmd = SYSCALL_ARGUMENT_1(regs), size = SYSCALL_ARGUMENT_3(regs);
 
 	/* An update has a value. */
 	if (size < (cmd == BPF_MAP_UPDATE_ELEM ? sizeof(attr) : 16))
 		return NOT_OURS;
-	if (bpf_probe_read_user(&attr, size < sizeof(attr) ? 16 : sizeof(attr), (void *)BPF_CORE_READ(regs, si)))
+	if (bpf_probe_read_user(&attr, size < sizeof(attr) ? 16 : sizeof(attr), (void *)SYSCALL_ARGUMENT_2(regs)))
 		return UNREAD;
 	/* Any file will do: the call succeeds only on a map. */
 	file = file_of(attr.map_fd);
@@ -309,7 +305,7 @@ int enter(__u64 *ctx)
 
 	if (ctx[1] != NR_BPF)
 		return 0;
-	cmd = BPF_CORE_READ(regs, di);
+	cmd = SYSCALL_ARGUMENT_1(regs);
 	if (cmd != BPF_MAP_UPDATE_ELEM && cmd != BPF_MAP_DELETE_ELEM)
 		return 0;
 	what = read_call(regs, &call);
@@ -330,7 +326,7 @@ int leave(__u64 *ctx)
 	__u32 tid;
 	int what;
 
-	if (BPF_CORE_READ(regs, orig_ax) != NR_BPF)
+	if (SYSCALL_NUMBER(regs) != NR_BPF)
 		return 0;
 	tid = bpf_get_current_pid_tgid();
 	begun = bpf_map_lookup_elem(&calls, &tid);
@@ -351,8 +347,6 @@ int leave(__u64 *ctx)
 	emit(&call.ids, call.kind, call.hint);
 	return 0;
 }
-
-#endif
 
 /* A thread other than its process's leader that calls exec gets the leader's id, and keeps its hint. */
 SEC("raw_tp/sched_process_exec")

@@ -158,10 +158,6 @@ struct files_struct {
 	struct fdtable *fdt;
 };
 
-struct thread_struct {
-	unsigned long fsbase;
-};
-
 struct hrtimer {
 	void *function;
 };
@@ -208,7 +204,6 @@ struct task_struct {
 	struct sched_entity se;
 	unsigned int flags;
 	int pid;
-	struct thread_struct thread;
 	struct task_struct *group_leader;
 	struct pid *thread_pid;
 	struct hlist_node pid_links[1];
@@ -247,14 +242,6 @@ struct bpf_iter_meta {
 struct bpf_iter__task {
 	struct bpf_iter_meta *meta;
 	struct task_struct *task;
-};
-
-/* The registers of a system call, arch/x86/include/asm/ptrace.h. */
-struct pt_regs {
-	unsigned long di;
-	unsigned long si;
-	unsigned long dx;
-	unsigned long orig_ax;
 };
 
 #pragma clang attribute pop

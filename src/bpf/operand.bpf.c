@@ -6,7 +6,7 @@
  *
  * Only one of on_tick, on_tick_of_all and on_clock is loaded, and on_fork and on_exit only if tasks are watched.
  */
-#include "kernel.h"
+#include "arch.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -22,15 +22,13 @@ const volatile struct config {
 } config;
 
 #define LINE_SIZE 64
-/* Room for all that can be added: 3 of the red zone, 2 thread-local, 3 * WANTED_LINES, and 2 for each of 15 registers. */
+/* Room for all that can be added: 3 of the red zone, 2 thread-local, 3 * WANTED_LINES, and 2 for each of 15 registers; or, where there
+ * are 31 registers, for what those point to that point to memory. */
 #define MAX_LINES 48
 #define WANTED_LINES 4
 /* The sample contains this much of the stack from rsp on anyway. */
 #define STACK_DUMP 512
-/* More than handlers use, and less than any stack has. */
-#define HANDLER_STACK 8192
 #define USER_LOWEST 65536ULL
-#define USER_END 0x7ffffffff000ULL
 
 /* The part of struct line's base that is the address. */
 #define LINE_ADDRESS ((1ULL << 56) - 1)
@@ -54,8 +52,6 @@ struct snapshot {
 	struct line lines[MAX_LINES];
 };
 
-/* THREAD_SIZE, arch/x86/include/asm/page_64_types.h, without KASAN. */
-#define KERNEL_STACK 16384
 /* No kernel address is lower. */
 #define KERNEL_HALF (0xffULL << 56)
 
@@ -66,41 +62,39 @@ struct kernel_snapshot {
 	__u64 stack;
 	__u32 size; /* of the dump */
 	__u32 mode; /* KERNEL */
-	/* ax bx cx dx si di bp sp ip flags and r8 to r15, in perf's order. */
-	__u64 regs[18];
+	__u64 regs[PERF_REGISTERS];
 	/* The stack from sp on, as far as it is the task's. */
 	__u8 dump[STACK_DUMP];
 	struct snapshot memory;
-};
-
-/* The interrupted registers; arch/x86/include/uapi/asm/ptrace.h. */
-struct registers {
-	__u64 r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di, orig_ax, ip, cs, flags, sp, ss;
-};
-
-/* struct bpf_perf_event_data, linux/bpf_perf_event.h. */
-struct clock_context {
-	struct registers regs;
-	__u64 sample_period;
-	__u64 addr;
 };
 
 struct raw_arguments {
 	__u64 args[2];
 };
 
+/* A program's own stack is too small for these. */
+struct room {
+	struct registers regs;
+	struct snapshot snapshot;
+};
+
+struct kernel_room {
+	struct registers regs;
+	struct kernel_snapshot snapshot;
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct snapshot);
+	__type(value, struct room);
 } scratch SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct kernel_snapshot);
+	__type(value, struct kernel_room);
 } kernel_scratch SEC(".maps");
 
 #define MAX_CHAIN 48
@@ -111,9 +105,6 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64[MAX_CHAIN]);
 } chain_scratch SEC(".maps");
-
-/* The registers that the CPU's current interrupt saved; lib/irq_regs.c. */
-extern struct pt_regs *__irq_regs __ksym;
 
 /* The events to write to, by CPU; as many as there are CPUs. */
 struct {
@@ -156,8 +147,7 @@ struct place {
 
 /* The memory that samples there need; see struct Wanted in wanted.rs. */
 struct wanted {
-	__u32 registers;
-	__u32 unused;
+	__u64 registers;
 	__u64 fixed[WANTED_LINES];
 	__u64 lines[WANTED_LINES];
 };
@@ -259,14 +249,18 @@ static __always_inline __u32 address_space(struct snapshot *snapshot)
 /* Global functions are verified once, for all callers. */
 __attribute__((noinline)) int add_line(struct snapshot *snapshot, __u64 addr)
 {
-	__u64 base = addr & ~(__u64)(LINE_SIZE - 1);
 	struct memory memory = {};
+	__u64 base, words = 0;
 	__u32 count, at;
-	__u64 words = 0;
 	__u8 *known;
 
-	if (!snapshot || !is_memory(snapshot, addr))
+	if (!snapshot)
 		return 0;
+	if (snapshot->mode == USER)
+		addr = untagged(addr);
+	if (!is_memory(snapshot, addr))
+		return 0;
+	base = addr & ~(__u64)(LINE_SIZE - 1);
 	if (base >= snapshot->sp && base + LINE_SIZE <= snapshot->sp + STACK_DUMP)
 		return 0;
 	count = snapshot->count;
@@ -294,14 +288,14 @@ __attribute__((noinline)) int add_line(struct snapshot *snapshot, __u64 addr)
 	return 1;
 }
 
-/* Adds the wanted ones of the line at an address in a register and the line after it: bits 0 and 16. */
-__attribute__((noinline)) int add_lines(struct snapshot *snapshot, __u64 addr, __u32 which)
+/* Adds the wanted ones of the line at an address in a register and the line after it: bits 0 and 32. */
+__attribute__((noinline)) int add_lines(struct snapshot *snapshot, __u64 addr, __u64 which)
 {
 	if (!snapshot)
 		return 0;
 	if (which & 1)
 		add_line(snapshot, addr);
-	if (which & 1 << 16)
+	if (which & 1ULL << 32)
 		add_line(snapshot, addr + LINE_SIZE);
 	return 0;
 }
@@ -389,7 +383,8 @@ static __always_inline struct wanted *find_wanted(struct snapshot *snapshot, __u
 /* Adds what is wanted at that place, or all that registers point to. */
 static __always_inline void add_all(struct snapshot *snapshot, struct wanted *known, const struct registers *regs)
 {
-	__u32 at, which = ~0;
+	__u64 which = ~0ULL;
+	__u32 at;
 
 	if (known) {
 		which = known->registers;
@@ -398,54 +393,46 @@ static __always_inline void add_all(struct snapshot *snapshot, struct wanted *kn
 			add_line(snapshot, known->lines[at]);
 		}
 	}
-	if (which & 1 << 4 && snapshot->mode == USER)
+	if (which & BEFORE_FS && snapshot->mode == USER)
 		add_line(snapshot, snapshot->fs_base - LINE_SIZE);
-	add_lines(snapshot, regs->ax, which);
-	add_lines(snapshot, regs->cx, which >> 1);
-	add_lines(snapshot, regs->dx, which >> 2);
-	add_lines(snapshot, regs->bx, which >> 3);
-	add_lines(snapshot, regs->bp, which >> 5);
-	add_lines(snapshot, regs->si, which >> 6);
-	add_lines(snapshot, regs->di, which >> 7);
-	add_lines(snapshot, regs->r8, which >> 8);
-	add_lines(snapshot, regs->r9, which >> 9);
-	add_lines(snapshot, regs->r10, which >> 10);
-	add_lines(snapshot, regs->r11, which >> 11);
-	add_lines(snapshot, regs->r12, which >> 12);
-	add_lines(snapshot, regs->r13, which >> 13);
-	add_lines(snapshot, regs->r14, which >> 14);
-	add_lines(snapshot, regs->r15, which >> 15);
+#define ADD(number, name) add_lines(snapshot, regs->name, which >> number);
+	FOR_EACH_REGISTER(ADD)
 	mark_changed(snapshot);
 }
 
 /* If it is not yet known what is needed, all that registers point to is read if `all`. */
 static __always_inline void take(void *context, struct task_struct *task, bool all)
 {
-	struct wanted *known;
-	struct registers regs;
 	struct snapshot *snapshot;
+	struct registers *regs;
+	struct wanted *known;
+	struct room *room;
 	__u32 zero = 0;
 	__u64 size;
 
-	if (bpf_probe_read_kernel(&regs, sizeof(regs), (void *)bpf_task_pt_regs(task)))
+	room = bpf_map_lookup_elem(&scratch, &zero);
+	if (!room)
 		return;
-	snapshot = bpf_map_lookup_elem(&scratch, &zero);
-	if (!snapshot)
+	regs = &room->regs;
+	snapshot = &room->snapshot;
+	if (bpf_probe_read_kernel(regs, sizeof(*regs), (void *)bpf_task_pt_regs(task)))
 		return;
 	snapshot->count = 0;
 	snapshot->mode = USER;
-	snapshot->sp = regs.sp;
-	snapshot->fs_base = BPF_CORE_READ(task, thread.fsbase);
-	known = find_wanted(snapshot, regs.ip);
+	snapshot->sp = regs->sp;
+	snapshot->fs_base = thread_pointer(task);
+	known = find_wanted(snapshot, regs->ip);
 	if (!known && !all)
 		goto output;
-	/* The red zone: three lines unless sp is at the beginning of one. The last of them also holds the first bytes of the
-	 * stack dump. Then the thread-local variables, which end at the base. */
-	add_line(snapshot, regs.sp - 1);
-	add_line(snapshot, regs.sp - LINE_SIZE);
-	add_line(snapshot, regs.sp - 2 * LINE_SIZE);
+	if (HAS_RED_ZONE) {
+		/* Three lines unless sp is at the beginning of one. The last of them also holds the first bytes of the stack dump. */
+		add_line(snapshot, regs->sp - 1);
+		add_line(snapshot, regs->sp - LINE_SIZE);
+		add_line(snapshot, regs->sp - 2 * LINE_SIZE);
+	}
+	/* The thread-local variables, which end at the base. */
 	add_line(snapshot, snapshot->fs_base);
-	add_all(snapshot, known, &regs);
+	add_all(snapshot, known, regs);
 output:
 	size = sizeof(*snapshot) - sizeof(snapshot->lines) + (__u64)snapshot->count * sizeof(struct line);
 	if (size > sizeof(*snapshot))
@@ -483,42 +470,22 @@ static __always_inline bool is_own_softirq(void *context)
  * Takes a sample of kernel code that runs for the task itself. Interrupts and softirqs run on stacks of the CPU
  * (call_on_irqstack_cond() in arch/x86/include/asm/irq_stack.h).
  */
-static __always_inline bool take_kernel(void *context, struct task_struct *task, const struct registers *regs, bool all)
+static __always_inline bool take_kernel(void *context, struct task_struct *task, struct kernel_room *room, bool all)
 {
-	struct kernel_snapshot *snapshot;
+	struct kernel_snapshot *snapshot = &room->snapshot;
+	struct registers *regs = &room->regs;
 	struct wanted *known;
 	__u64 stack = (__u64)BPF_CORE_READ(task, stack), left = stack + KERNEL_STACK - regs->sp, size;
-	__u32 zero = 0;
 
 	if (left > KERNEL_STACK) {
 		if (!is_own_softirq(context))
 			return false;
 		left = STACK_DUMP;
 	}
-	snapshot = bpf_map_lookup_elem(&kernel_scratch, &zero);
-	if (!snapshot)
-		return false;
 	snapshot->task = (__u64)task;
 	snapshot->stack = stack;
 	snapshot->mode = KERNEL;
-	snapshot->regs[0] = regs->ax;
-	snapshot->regs[1] = regs->bx;
-	snapshot->regs[2] = regs->cx;
-	snapshot->regs[3] = regs->dx;
-	snapshot->regs[4] = regs->si;
-	snapshot->regs[5] = regs->di;
-	snapshot->regs[6] = regs->bp;
-	snapshot->regs[7] = regs->sp;
-	snapshot->regs[8] = regs->ip;
-	snapshot->regs[9] = regs->flags;
-	snapshot->regs[10] = regs->r8;
-	snapshot->regs[11] = regs->r9;
-	snapshot->regs[12] = regs->r10;
-	snapshot->regs[13] = regs->r11;
-	snapshot->regs[14] = regs->r12;
-	snapshot->regs[15] = regs->r13;
-	snapshot->regs[16] = regs->r14;
-	snapshot->regs[17] = regs->r15;
+	perf_registers(snapshot->regs, regs);
 	if (left > STACK_DUMP)
 		left = STACK_DUMP;
 	if (bpf_probe_read_kernel(snapshot->dump, left, (void *)regs->sp))
@@ -540,17 +507,6 @@ static __always_inline bool take_kernel(void *context, struct task_struct *task,
 	return true;
 }
 
-/*
- * True if the current interrupt came from user code. Its handler then runs on the task's own stack, which was empty,
- * just below the registers saved there; handlers of other interrupts run on the CPU's interrupt stack
- * (call_on_irqstack_cond() in arch/x86/include/asm/irq_stack.h; Linux 5.8 and later).
- */
-static __always_inline bool was_user(void *context, struct task_struct *task)
-{
-	/* The arguments are a variable of the function that called this program. */
-	return (__u64)bpf_task_pt_regs(task) - (__u64)context < HANDLER_STACK;
-}
-
 static __always_inline bool is_watched(void)
 {
 	__u32 tid = (__u32)bpf_get_current_pid_tgid(), cpu = bpf_get_smp_processor_id();
@@ -569,9 +525,9 @@ static __always_inline int ticked(struct raw_arguments *context, bool kernel)
 {
 	struct hrtimer *timer = (void *)context->args[0];
 	__u64 function = (__u64)BPF_CORE_READ(timer, function);
+	struct kernel_room *room;
 	struct task_struct *task;
-	struct registers regs;
-	__u32 what = HITS;
+	__u32 what = HITS, zero = 0;
 	void **saved;
 	__u64 *hits;
 	bool all;
@@ -594,7 +550,8 @@ static __always_inline int ticked(struct raw_arguments *context, bool kernel)
 		return 0;
 	}
 	saved = bpf_this_cpu_ptr(&__irq_regs);
-	if (bpf_probe_read_kernel(&regs, sizeof(regs), *saved) || !take_kernel(context, task, &regs, all))
+	room = bpf_map_lookup_elem(&kernel_scratch, &zero);
+	if (!room || bpf_probe_read_kernel(&room->regs, sizeof(room->regs), *saved) || !take_kernel(context, task, room, all))
 		count(IN_INTERRUPT);
 	return 0;
 }
@@ -614,10 +571,15 @@ int on_tick_of_all(struct raw_arguments *context)
 
 static __always_inline bool take_clocked(struct clock_context *context, struct task_struct *task)
 {
-	/* The verifier lets nobody pass a pointer into the context on. */
-	struct registers regs = context->regs;
+	struct kernel_room *room;
+	__u32 zero = 0;
 
-	return take_kernel(context, task, &regs, true);
+	room = bpf_map_lookup_elem(&kernel_scratch, &zero);
+	if (!room)
+		return false;
+	/* The verifier lets no program pass a pointer into the context on. */
+	room->regs = context->regs;
+	return take_kernel(context, task, room, true);
 }
 
 /* The event that it is attached to already watches the right tasks. */
@@ -629,7 +591,7 @@ int on_clock(struct clock_context *context)
 	if (BPF_CORE_READ(task, flags) & PF_KTHREAD)
 		return 0;
 	count(HITS);
-	if (context->regs.cs & 3)
+	if (is_user(&context->regs))
 		take(context, task, true);
 	else if (!config.kernel)
 		count(IN_KERNEL);

@@ -49,8 +49,8 @@ pub(super) struct Setting {
 
 /// Loads and attaches one probe for a map.
 pub(super) fn probe(probe: HintProbe, map: Option<&HintMap>, setting: Setting) -> Result<Loaded, Refusal> {
-    if probe == HintProbe::Syscall && Arch::HOST != Some(Arch::X86_64) {
-        let reason = "for x86-64 only".to_owned();
+    if probe == HintProbe::Syscall && Arch::HOST.is_none() {
+        let reason = "for x86-64 and arm64 only".to_owned();
         return Err(Refusal { what: probe.name(), step: Step::Built, errno: 0, reason });
     }
     load(Some(probe), map, setting)

@@ -83,8 +83,7 @@ impl Recovery {
     ) -> RecoveryResult<'_> {
         match regs.arch {
             Arch::X86_64 => engine(&mut self.x86, self.budget).recover(regs, dump, memory, stack, code),
-            // Who records memory numbers registers as x86-64 does.
-            Arch::Arm64 => engine(&mut self.a64, self.budget).recover(regs, dump, Snapshot::default(), stack, code),
+            Arch::Arm64 => engine(&mut self.a64, self.budget).recover(regs, dump, memory, stack, code),
         }
     }
 }

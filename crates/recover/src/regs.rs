@@ -126,9 +126,23 @@ impl Regs {
     /// The stack pointer.
     #[must_use]
     pub fn sp(&self) -> u64 {
+        self.gpr.get(usize::from(self.sp_number())).copied().unwrap_or_default()
+    }
+
+    /// The number of the stack pointer among the general registers.
+    pub(super) fn sp_number(&self) -> u8 {
         match self.arch {
-            Arch::X86_64 => self.gpr[4],
-            Arch::Arm64 => self.gpr[31],
+            Arch::X86_64 => 4,
+            Arch::Arm64 => 31,
+        }
+    }
+
+    /// The user address that code accesses through a register with this value: arm64 ignores the top byte
+    /// (Documentation/arch/arm64/tagged-pointers.rst).
+    pub(super) fn user_address(&self, value: u64) -> u64 {
+        match self.arch {
+            Arch::X86_64 => value,
+            Arch::Arm64 => value & ((1 << 56) - 1),
         }
     }
 }

@@ -13,19 +13,16 @@ pub const WANTED_LINES: usize = 4;
 /// (`USER_LOWEST` in operand.bpf.c), so that a lower number is a distance.
 const NEAR: u64 = 1 << 16;
 /// The bit of rsp, whose memory is in the sample anyway: it means the line before the one that fs points to.
-const BEFORE_FS: u32 = 1 << 4;
+const BEFORE_FS: u64 = 1 << 4;
 /// The bit of a register's second line is this many bits above that of its first.
-const SECOND: u32 = 16;
-const RSP: u32 = 4;
-/// Only on x86-64 does a sample contain memory.
-const REGISTERS: u32 = 16;
+const SECOND: u32 = 32;
 
 /// Lines of memory that running the code from one place on needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Wanted {
-    /// Bit N: the line that register N points into (in the order of their encoding); bit N + 16: the line after that. Bit 4:
+    /// Bit N: the line that register N points into (in the order of their encoding); bit N + 32: the line after that. Bit 4 of x86-64:
     /// the line before the one that fs points into.
-    pub registers: u32,
+    pub registers: u64,
     /// Lines that are the same for all samples there, the latest first; 0 for none. Global variables have an address. Threads run the
     /// same code with stacks and thread-local variables of their own: below 65,536 it is the distance from rsp, and from -65,536 on
     /// (as a negative number) from the base of fs. Both are multiples of 64, and stand for the line there and the next one, as rsp
@@ -68,11 +65,11 @@ impl Wanted {
         let mut wanted = Self::default();
         let fs_base = memory.fs_base();
         let fs = fs_base.map(line);
+        let pointed = regs.gpr.map(|value| line(regs.user_address(value)));
         for read in reads {
             let needed = read.line();
             let mut bits = 0;
-            for (register, &value) in (0..REGISTERS).zip(&regs.gpr).filter(|&(register, _)| register != RSP) {
-                let first = line(value);
+            for (register, first) in (0..).zip(pointed).filter(|&(register, _)| register != regs.sp_number()) {
                 if needed == first {
                     bits |= 1 << register;
                 } else if needed == first.wrapping_add(LINE) {
@@ -192,7 +189,7 @@ mod tests {
         let wanted = Wanted::of(&regs, Snapshot::default(), &reads, &(0..0));
         assert_eq!(
             wanted,
-            Wanted { registers: 1 | 1 << 16 | 1 << 3, fixed: [0; 4], lines: [0x6_0000, 0x5_0000, 0, 0] }
+            Wanted { registers: 1 | 1 << 32 | 1 << 3, fixed: [0; 4], lines: [0x6_0000, 0x5_0000, 0, 0] }
         );
     }
 
