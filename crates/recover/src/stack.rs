@@ -4,12 +4,14 @@ use std::ops::Range;
 
 /// Bytes below sp that count as stack: the red zone and what a call pushes.
 const BELOW: u64 = 512;
-/// Bytes above the highest sp seen that count as stack: the outer frames and the thread's own block above them.
-const ABOVE: u64 = 12 * 1024;
+/// Bytes above the highest sp seen that count as stack: the outermost frame. Not more, as other memory may begin there: the kernel
+/// puts mappings side by side. What is the thread's own above it (frames never seen, its thread-local block) is memory that no other
+/// thread accesses.
+const ABOVE: u64 = 1024;
 /// A stack pointer this far from the last one belongs to another stack (a coroutine's, a signal's).
 const JUMP: u64 = 1024 * 1024;
 
-/// The stack of one thread as its samples show it: from 512 bytes below sp to 12 KiB above the highest sp sampled.
+/// The stack of one thread as its samples show it: from 512 bytes below sp to 1 KiB above the highest sp sampled.
 ///
 /// It is not the VMA of sp: a thread's stack often shares a VMA with the anonymous memory beside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -36,8 +38,8 @@ mod tests {
     #[test]
     fn the_range_reaches_above_the_outermost_frame_seen() {
         let mut stack = StackRange::default();
-        assert_eq!(stack.update(0x7000_8000), 0x7000_7e00..0x7000_b000);
-        assert_eq!(stack.update(0x7000_1000), 0x7000_0e00..0x7000_b000);
+        assert_eq!(stack.update(0x7000_8000), 0x7000_7e00..0x7000_8400);
+        assert_eq!(stack.update(0x7000_1000), 0x7000_0e00..0x7000_8400);
     }
 
     #[test]
@@ -45,13 +47,13 @@ mod tests {
         let mut stack = StackRange::default();
         stack.update(0x7fff_0000_0000);
         // A coroutine's stack in the heap: the memory in between is not stack.
-        assert_eq!(stack.update(0x5555_0000_0000), 0x5554_ffff_fe00..0x5555_0000_3000);
+        assert_eq!(stack.update(0x5555_0000_0000), 0x5554_ffff_fe00..0x5555_0000_0400);
     }
 
     #[test]
     fn damaged_pointers_do_no_harm() {
         let mut stack = StackRange::default();
         assert_eq!(stack.update(u64::MAX).end, u64::MAX);
-        assert_eq!(stack.update(0), 0..0x3000);
+        assert_eq!(stack.update(0), 0..0x400);
     }
 }
