@@ -34,7 +34,7 @@ pub(super) fn plan(options: &SamplerOptions, batched: bool) -> Result<Plan, Samp
         return Err(SamplerError::KernelCode);
     }
     let copies_stack = options.stacks.as_ref().and_then(|spec| spec.context).is_some_and(|context| context.stack > 0);
-    if copies_stack && !is_x86_64 {
+    if copies_stack && Arch::HOST.is_none() {
         return Err(SamplerError::CopiedStacks);
     }
     let hardware = Hardware { batched, ..options.hardware.clone() };

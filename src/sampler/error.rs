@@ -94,8 +94,8 @@ pub enum SamplerError {
     /// Kernel code is sampled on one processor only.
     #[error("source timer samples kernel code on x86-64 only")]
     KernelCode,
-    /// Copies of the stack are unwound on one processor only.
-    #[error("--call-graph dwarf is for x86-64 only; without it, frame pointers are followed")]
+    /// Copies of the stack are unwound on these processors only.
+    #[error("--call-graph dwarf is for x86-64 and arm64 only; without it, frame pointers are followed")]
     CopiedStacks,
     /// This host offers no PEBS events.
     #[error("source pebs: {0}")]

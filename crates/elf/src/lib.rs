@@ -19,6 +19,8 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
+use scxprof_base::arch::Arch;
+
 /// `e_machine` of x86-64.
 const EM_X86_64: u16 = 62;
 const EM_AARCH64: u16 = 183;
@@ -122,8 +124,8 @@ pub struct Elf {
     sections: Headers,
     /// The section of section names.
     section_names: u16,
-    /// It is code of x86-64.
-    is_x86_64: bool,
+    /// Whose code it is, if that is understood.
+    arch: Option<Arch>,
     table: Option<frames::SearchTable>,
     build_id: Option<Vec<u8>>,
 }
@@ -152,10 +154,12 @@ impl Elf {
         let segments = Headers { start: word(32, 28), size: half(54, 42), count: half(56, 44).min(MAX_SEGMENTS) };
         let sections = Headers { start: word(40, 32), size: half(58, 46), count: half(60, 48).min(MAX_SECTIONS) };
         let section_names = half(62, 50);
-        let is_x86_64 = class.is_64 && u16_at(header, 18) == EM_X86_64;
-        let is_arm64 = class.is_64 && u16_at(header, 18) == EM_AARCH64;
-        let mut elf =
-            Self { class, segments: Vec::new(), sections, section_names, is_x86_64, table: None, build_id: None };
+        let arch = match u16_at(header, 18) {
+            EM_X86_64 if class.is_64 => Some(Arch::X86_64),
+            EM_AARCH64 if class.is_64 => Some(Arch::Arm64),
+            _ => None,
+        };
+        let mut elf = Self { class, segments: Vec::new(), sections, section_names, arch, table: None, build_id: None };
         for segment in segments.read(reader, class.pick(56, 32)).ok_or(ElfError::Damaged)? {
             let word = |of_64, of_32| class.word(&segment, of_64, of_32);
             let (offset, vaddr, size) = (word(8, 4), word(16, 8), word(32, 16));
@@ -166,7 +170,7 @@ impl Elf {
                     memory: word(40, 20),
                     executable: u32_at(&segment, class.pick(4, 24)) & PF_X != 0,
                 }),
-                libc::PT_GNU_EH_FRAME if (is_x86_64 || is_arm64) && elf.table.is_none() => {
+                libc::PT_GNU_EH_FRAME if arch.is_some() && elf.table.is_none() => {
                     elf.table = frames::table(reader, offset, vaddr, size);
                 }
                 libc::PT_NOTE if elf.build_id.is_none() => elf.build_id = build_id(reader, offset, size),

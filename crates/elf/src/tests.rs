@@ -100,8 +100,6 @@ fn other_files_are_refused() {
     bytes[18] = 183;
     let arm64 = Elf::parse(&mut &*bytes).unwrap();
     assert_eq!(arm64.function_count(), (0x100 - 12) / 8, "its functions are found");
-    assert_eq!(arm64.unwind_rule(&mut &*bytes, None, 0x1000), None, "but it is not unwound");
-    assert!(arm64.frame_index(&mut &*bytes).is_none());
     bytes[18] = 243;
     assert_eq!(Elf::parse(&mut &*bytes).unwrap().function_count(), 0, "frames of another machine are not read");
     bytes[5] = 2;

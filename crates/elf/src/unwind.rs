@@ -6,8 +6,9 @@
 
 use gimli::{
     BaseAddresses, CfaRule, CieOrFde, DebugFrame, EhFrame, EndianSlice, LittleEndian, Reader as _, Register,
-    RegisterRule, UnwindContext, UnwindExpression, UnwindSection, UnwindTableRow, X86_64,
+    RegisterRule, UnwindContext, UnwindExpression, UnwindSection, UnwindTableRow, Vendor,
 };
+use scxprof_base::arch::Arch;
 
 use super::symbols::Section;
 use super::{u32_at, Elf, ReadAt};
@@ -23,9 +24,10 @@ type Slice<'a> = EndianSlice<'a, LittleEndian>;
 /// How the registers of a caller are computed from those of a function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnwindRule {
-    /// The canonical frame address: the caller's rsp.
+    /// The canonical frame address: the caller's stack pointer.
     pub cfa: Cfa,
-    /// The caller's registers by their number in DWARF (System V ABI for x86-64, figure 3.36); 16 is where it goes on.
+    /// The caller's registers by their number in DWARF: figure 3.36 of the System V ABI for x86-64, whose 16 is where the caller goes
+    /// on; DWARF for the Arm 64-bit Architecture, which knows that by the link register, 30.
     pub saved: Box<[(u8, Saved)]>,
     /// The function was called by the kernel to handle a signal, so that its caller was interrupted at any instruction.
     pub is_signal: bool,
@@ -97,8 +99,8 @@ impl Elf {
 
     /// The rule at the instruction at `vaddr`. `None` without a description of it, and if it is damaged.
     pub fn unwind_rule(&self, reader: &mut impl ReadAt, index: Option<&FrameIndex>, vaddr: u64) -> Option<UnwindRule> {
-        let table = self.table.as_ref().filter(|_| self.is_x86_64);
-        let by_table = table.and_then(|table| {
+        let arch = self.arch?;
+        let by_table = self.table.as_ref().and_then(|table| {
             let (_, _, frame) = table.last_before(reader, vaddr)?;
             let at = self.offset(frame)?;
             let bytes = record(reader, at)?;
@@ -106,7 +108,7 @@ impl Elf {
             let common = at.checked_add(4)?.checked_sub(u32_at(&bytes, 4).into())?;
             Some(Description { common: record(reader, common)?, frame: bytes, address: frame, is_eh: true })
         });
-        if let Some(rule) = by_table.and_then(|description| description.rule(vaddr)) {
+        if let Some(rule) = by_table.and_then(|description| description.rule(arch, vaddr)) {
             return Some(rule);
         }
         let index = index?;
@@ -119,15 +121,13 @@ impl Elf {
             address: index.address.unwrap_or(0).checked_add(frame.description.into())?,
             is_eh: index.address.is_some(),
         };
-        description.rule(vaddr)
+        description.rule(arch, vaddr)
     }
 
     /// An index of `.debug_frame`, or of `.eh_frame` if the file has no table of it. `None` if there is nothing to index, if it is
-    /// compressed or too long, and for other machines than x86-64.
+    /// compressed or too long, and for other machines than x86-64 and arm64.
     pub fn frame_index(&self, reader: &mut impl ReadAt) -> Option<FrameIndex> {
-        if !self.is_x86_64 {
-            return None;
-        }
+        self.arch?;
         let section = if self.has_frame_table() { None } else { self.section(reader, b".eh_frame\0") };
         if let Some((section, bytes)) = section.and_then(|section| whole(reader, section)) {
             let mut frames = EhFrame::new(&bytes, LittleEndian);
@@ -191,7 +191,7 @@ fn record(reader: &mut impl ReadAt, at: u64) -> Option<Vec<u8>> {
 
 impl Description {
     /// The rule at `vaddr`, if the description is of a function around it.
-    fn rule(self, vaddr: u64) -> Option<UnwindRule> {
+    fn rule(self, arch: Arch, vaddr: u64) -> Option<UnwindRule> {
         let Self { common: mut bytes, frame, address, is_eh } = self;
         // A section that has nothing but them: the common part first, to which the description points.
         let begin = bytes.len();
@@ -199,14 +199,18 @@ impl Description {
         let pointer = if is_eh { u32::try_from(begin + 4).ok()? } else { 0 };
         bytes.get_mut(begin + 4..begin + 8)?.copy_from_slice(&pointer.to_le_bytes());
         let base = address.wrapping_sub(begin as u64);
+        // One instruction of frame descriptions has a meaning of its own on arm64.
+        let vendor = if arch == Arch::Arm64 { Vendor::AArch64 } else { Vendor::Default };
         if is_eh {
             let mut section = EhFrame::new(&bytes, LittleEndian);
             section.set_address_size(8);
-            rule_in(&section, &BaseAddresses::default().set_eh_frame(base), begin, vaddr)
+            section.set_vendor(vendor);
+            rule_in(&section, &BaseAddresses::default().set_eh_frame(base), begin, (arch, vaddr))
         } else {
             let mut section = DebugFrame::new(&bytes, LittleEndian);
             section.set_address_size(8);
-            rule_in(&section, &BaseAddresses::default(), begin, vaddr)
+            section.set_vendor(vendor);
+            rule_in(&section, &BaseAddresses::default(), begin, (arch, vaddr))
         }
     }
 }
@@ -215,20 +219,23 @@ fn rule_in<'a, S: UnwindSection<Slice<'a>>>(
     section: &S,
     bases: &BaseAddresses,
     begin: usize,
-    vaddr: u64,
+    (arch, vaddr): (Arch, u64),
 ) -> Option<UnwindRule> {
     let frame = section.fde_from_offset(bases, S::Offset::from(begin), S::cie_from_offset).ok()?;
     let mut context = UnwindContext::new();
     let row = frame.unwind_info_for_address(section, bases, &mut context, vaddr).ok()?;
-    rule_of_row(section, row, frame.is_signal_trampoline())
+    rule_of_row(section, row, arch, frame.is_signal_trampoline())
 }
 
 fn rule_of_row<'a, S: UnwindSection<Slice<'a>>>(
     section: &S,
     row: &UnwindTableRow<usize>,
+    arch: Arch,
     is_signal: bool,
 ) -> Option<UnwindRule> {
-    let number = |register: Register| u8::try_from(register.0).ok().filter(|&register| register <= X86_64::RA.0 as u8);
+    // The return address of x86-64, and the stack pointer of arm64.
+    let last = if arch == Arch::Arm64 { 31 } else { 16 };
+    let number = |register: Register| u8::try_from(register.0).ok().filter(|&register| register <= last);
     let code = |expression: &UnwindExpression<usize>| {
         let expression = expression.get(section).ok()?;
         Some(expression.0.to_slice().ok()?.into_owned().into_boxed_slice())
@@ -278,7 +285,7 @@ mod tests {
 
     #[test]
     fn a_rule_depends_on_the_instruction() {
-        let rule = |vaddr| description().rule(vaddr);
+        let rule = |vaddr| description().rule(Arch::X86_64, vaddr);
         let at_entry = rule(0x1000).unwrap();
         assert_eq!((at_entry.cfa, &*at_entry.saved), (Cfa::Register(7, 8), &[(16, Saved::At(-8))][..]));
         let pushed = rule(0x101f).unwrap();
@@ -288,12 +295,37 @@ mod tests {
         assert_eq!((rule(0xfff), rule(0x1020)), (None, None), "it is of another function");
     }
 
+    /// That of a function of arm64 at 0x1000, of 0x20 bytes: it signs the link register, and saves it and x29 by the next instruction.
+    fn arm64() -> Description {
+        let mut made = description();
+        // "zR": code by 4, data by -8, x30; sp + 0.
+        made.common.splice(10.., [b'R', 0, 4, 0x78, 30, 1, 0x1b, 0x0c, 31, 0, 0, 0, 0, 0]);
+        // After 1 instruction the sign, after 2 a frame of 32 bytes.
+        made.frame.splice(17.., [0x41, 0x2d, 0x41, 0x0e, 32, 0x9d, 4, 0x9e, 3, 0, 0]);
+        for bytes in [&mut made.common, &mut made.frame] {
+            let length = bytes.len() as u32 - 4;
+            bytes[..4].copy_from_slice(&length.to_le_bytes());
+        }
+        made
+    }
+
+    #[test]
+    fn a_signed_return_address_of_arm64_is_found() {
+        let rule = |vaddr| arm64().rule(Arch::Arm64, vaddr).unwrap();
+        assert_eq!((rule(0x1004).cfa, &*rule(0x1004).saved), (Cfa::Register(31, 0), &[][..]));
+        let saved = rule(0x1008);
+        assert_eq!(saved.cfa, Cfa::Register(31, 32));
+        assert_eq!(&*saved.saved, &[(29, Saved::At(-32)), (30, Saved::At(-24))]);
+        assert_eq!(arm64().rule(Arch::X86_64, 0x1008), None, "the sign means nothing there");
+    }
+
     proptest! {
         #[test]
         fn any_description_gives_a_rule_or_none(
             damage in prop::collection::vec((0..60usize, any::<u8>()), 0..8),
             cut in 0..60usize,
             is_eh in any::<bool>(),
+            arch in prop_oneof![Just(Arch::X86_64), Just(Arch::Arm64)],
             vaddr in prop_oneof![0xff0..0x1030u64, any::<u64>()],
             address in prop_oneof![Just(0x2000u64), any::<u64>()],
         ) {
@@ -308,7 +340,7 @@ mod tests {
             if cut < 12 {
                 made.frame.truncate(12 + cut);
             }
-            let _ = made.rule(vaddr);
+            let _ = made.rule(arch, vaddr);
         }
     }
 }

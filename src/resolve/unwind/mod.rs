@@ -18,7 +18,6 @@ use super::{Maps, Modules, SymbolOptions};
 use crate::host::aside::{self, NoAnswer};
 use crate::sample::batch::UserContext;
 use crate::sample::{CodeAddr, CpuMode};
-use scxprof_base::arch::Arch;
 use scxprof_base::cache::Cache;
 use scxprof_base::tables::Tables;
 use scxprof_elf::UnwindRule;
@@ -105,7 +104,7 @@ impl Unwinder {
         context: &UserContext,
         frames: &mut Vec<Option<CodeAddr>>,
     ) {
-        let regs = match Regs::from_perf(Arch::X86_64, context.abi, regs_mask(Arch::X86_64), &context.regs) {
+        let regs = match Regs::from_perf(context.arch, context.abi, regs_mask(context.arch), &context.regs) {
             Ok(regs) => regs,
             Err(RegsError::Compat32) => {
                 self.counts.compat += 1;
@@ -244,6 +243,8 @@ impl Unwinder {
 
 #[cfg(test)]
 mod tests {
+    use scxprof_base::arch::Arch;
+
     use super::*;
     use crate::resolve::mapping::parse_line;
 

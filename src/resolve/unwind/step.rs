@@ -2,33 +2,78 @@
 
 use gimli::{Encoding, EndianSlice, Evaluation, EvaluationResult, Format, LittleEndian, Location, Register, Value};
 
+use scxprof_base::arch::Arch;
 use scxprof_elf::{Cfa, Saved, UnwindRule};
 use scxprof_recover::Regs;
 
 /// Operations of an expression that are done; compilers and linkers write up to ten.
 const MAX_OPERATIONS: u32 = 256;
-/// The numbers of registers in DWARF (System V ABI for x86-64, figure 3.36).
-const RBP: u8 = 6;
-const RSP: u8 = 7;
-const RIP: u8 = 16;
-/// Those that a function leaves as they were, if its rule says nothing of them: rbx, rbp, r12 to r15.
-const PRESERVED: [u8; 6] = [3, RBP, 12, 13, 14, 15];
-/// The number in DWARF of each register of [`Regs::gpr`] (ax cx dx bx sp bp si di r8 ..).
-const IN_DWARF: [u8; 16] = [0, 2, 1, 3, 7, 6, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15];
+
+/// What a step needs to know of an architecture: registers by their number in DWARF.
+#[derive(Debug, PartialEq, Eq)]
+struct Convention {
+    fp: u8,
+    sp: u8,
+    ip: u8,
+    /// Its value in the caller is where the caller goes on.
+    link: u8,
+    /// A bit for each that a function leaves as it was, if its rule says nothing of it.
+    preserved: u64,
+    /// The number of each register of [`Regs::gpr`].
+    numbers: &'static [u8],
+    /// The bits of an address of code. Those above it in a return address may be an authentication code.
+    code: u64,
+    /// The frame pointer always points to a frame record: the caller's frame pointer and link register.
+    has_records: bool,
+}
+
+/// System V ABI for x86-64, figures 3.4 and 3.36.
+const X86_64: Convention = Convention {
+    fp: 6,
+    sp: 7,
+    ip: 16,
+    link: 16,
+    // rbx, rbp, r12 to r15.
+    preserved: 1 << 3 | 1 << 6 | 0xf << 12,
+    // ax cx dx bx sp bp si di r8 ..
+    numbers: &[0, 2, 1, 3, 7, 6, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15],
+    code: u64::MAX,
+    has_records: false,
+};
+
+/// DWARF and Procedure Call Standard for the Arm 64-bit Architecture; user code is below 2^48 (Documentation/arch/arm64/memory.rst).
+const ARM64: Convention = Convention {
+    fp: 29,
+    sp: 31,
+    ip: 32,
+    link: 30,
+    // x19 to x30.
+    preserved: 0xfff << 19,
+    numbers: &[
+        0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29,
+        30, 31,
+    ],
+    code: (1 << 48) - 1,
+    has_records: true,
+};
+
+/// Numbers of registers.
+const REGISTERS: usize = 33;
 
 /// The registers of one function of a stack, as far as they are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Registers {
+    convention: &'static Convention,
     /// By their numbers in DWARF.
-    values: [u64; 17],
+    values: [u64; REGISTERS],
     /// A bit for each of them.
-    known: u32,
+    known: u64,
 }
 
 /// The part of a stack that was copied.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Copied<'a> {
-    /// The address of its first byte: rsp when it was copied.
+    /// The address of its first byte: the stack pointer when it was copied.
     pub start: u64,
     pub bytes: &'a [u8],
 }
@@ -49,23 +94,26 @@ pub(super) enum Step {
 impl Registers {
     /// Those of the interrupted function.
     pub(super) fn new(regs: &Regs) -> Self {
-        let mut values = [0; 17];
-        for (value, number) in regs.gpr.iter().zip(IN_DWARF) {
-            if let Some(to) = values.get_mut(usize::from(number)) {
-                *to = *value;
-            }
+        let convention = match regs.arch {
+            Arch::X86_64 => &X86_64,
+            Arch::Arm64 => &ARM64,
+        };
+        let mut registers = Self { convention, values: [0; REGISTERS], known: 0 };
+        for (&value, &number) in regs.gpr.iter().zip(convention.numbers) {
+            registers.set(number, value);
         }
-        values[usize::from(RIP)] = regs.ip;
-        Self { values, known: (1 << 17) - 1 }
+        registers.set(convention.ip, regs.ip);
+        registers
     }
 
     /// Where it goes on.
     pub(super) fn ip(&self) -> u64 {
-        self.values[usize::from(RIP)]
+        self.values.get(usize::from(self.convention.ip)).copied().unwrap_or_default()
     }
 
+    /// The stack pointer, or, where that is not known, what it is not below.
     fn sp(&self) -> u64 {
-        self.values[usize::from(RSP)]
+        self.values.get(usize::from(self.convention.sp)).copied().unwrap_or_default()
     }
 
     fn get(&self, register: u8) -> Option<u64> {
@@ -89,17 +137,18 @@ impl Registers {
                 Err(step) => return step,
             },
         };
-        let Some(cfa) = cfa else { return Step::Wrong };
-        // The kernel may handle a signal on another stack, but else a caller's frame is above.
-        if cfa <= self.sp() && !rule.is_signal {
+        let &Convention { sp, ip, link, preserved, code, has_records, .. } = self.convention;
+        let Some(cfa) = cfa else {
+            return if has_records { self.step_by_frame_pointer(stack) } else { Step::Wrong };
+        };
+        // The kernel may handle a signal on another stack, but else a caller's frame is above. A call takes no stack where there is a
+        // link register, and a function without a frame has that still.
+        let is_frameless = link != ip && cfa == self.sp() && self.get(link).is_some_and(|to| to & code != self.ip());
+        if cfa <= self.sp() && !rule.is_signal && !is_frameless {
             return Step::Wrong;
         }
-        let mut caller = Self { values: self.values, known: 0 };
-        for register in PRESERVED {
-            caller.known |= self.known & 1 << register;
-        }
-        caller.set(RSP, cfa);
-        let mut has_caller = false;
+        let mut caller = Self { known: self.known & preserved, ..*self };
+        caller.set(sp, cfa);
         for (register, saved) in &rule.saved {
             let value = match saved {
                 Saved::Undefined => None,
@@ -109,14 +158,14 @@ impl Registers {
                 Saved::At(offset) => match stack.word(cfa.wrapping_add_signed(*offset)) {
                     Ok(value) => Some(value),
                     // Only what is needed later must be there.
-                    Err(step) if *register == RIP => return step,
+                    Err(step) if *register == link => return step,
                     Err(_) => None,
                 },
                 Saved::IsExpression(code) => self.evaluate(code, Some(cfa), stack).unwrap_or(None),
                 Saved::AtExpression(code) => match self.evaluate(code, Some(cfa), stack) {
                     Ok(Some(address)) => match stack.word(address) {
                         Ok(value) => Some(value),
-                        Err(step) if *register == RIP => return step,
+                        Err(step) if *register == link => return step,
                         Err(_) => None,
                     },
                     _ => None,
@@ -126,35 +175,39 @@ impl Registers {
                 Some(value) => caller.set(*register, value),
                 None => caller.known &= !(1 << register),
             }
-            has_caller |= *register == RIP && value.is_some();
         }
-        if !has_caller || caller.ip() == 0 {
-            return Step::End;
-        }
+        let Some(to) = caller.get(link).map(|to| to & code).filter(|&to| to != 0) else { return Step::End };
+        caller.set(ip, to);
         *self = caller;
         Step::Caller
     }
 
     /// Goes to the caller by the frame pointer, as the kernel does: for code without a rule.
     pub(super) fn step_by_frame_pointer(&mut self, stack: Copied<'_>) -> Step {
-        let Some(frame) = self.get(RBP) else { return Step::Wrong };
+        let &Convention { fp, sp, ip, link, code, has_records, .. } = self.convention;
+        let Some(frame) = self.get(fp) else { return Step::Wrong };
         if frame == 0 {
             return Step::End;
         }
         if frame < self.sp() || !frame.is_multiple_of(8) {
             return Step::Wrong;
         }
-        let (next, ip) = match (stack.word(frame), stack.word(frame.wrapping_add(8))) {
-            (Ok(next), Ok(ip)) => (next, ip),
+        let (next, to) = match (stack.word(frame), stack.word(frame.wrapping_add(8))) {
+            (Ok(next), Ok(to)) => (next, to & code),
             (Err(step), _) | (_, Err(step)) => return step,
         };
-        if ip == 0 {
+        if to == 0 {
             return Step::End;
         }
         self.known = 0;
-        self.set(RBP, next);
-        self.set(RSP, frame.wrapping_add(16));
-        self.set(RIP, ip);
+        self.set(fp, next);
+        self.set(sp, frame.wrapping_add(16));
+        self.set(link, to);
+        self.set(ip, to);
+        if has_records {
+            // The rest of the frame may be above its record.
+            self.known &= !(1 << sp);
+        }
         Step::Caller
     }
 
@@ -203,6 +256,9 @@ mod tests {
     use super::*;
 
     const SP: u64 = 0x7fff_0000;
+    const RBP: u8 = X86_64.fp;
+    const RSP: u8 = X86_64.sp;
+    const RIP: u8 = X86_64.ip;
 
     /// Words from rsp on, and registers with these values of rsp and rbp.
     fn stack(words: &[u64]) -> Vec<u8> {
@@ -262,6 +318,40 @@ mod tests {
         assert_eq!(regs.ip(), 0x2000);
     }
 
+    fn arm64(lr: u64, fp: u64) -> Registers {
+        let mut gpr = [7; 32];
+        (gpr[29], gpr[30], gpr[31]) = (fp, lr, SP);
+        Registers::new(&Regs { arch: Arch::Arm64, gpr, ip: 0x1000, flags: 0 })
+    }
+
+    #[test]
+    fn the_link_register_of_arm64_leads_to_the_caller() {
+        let words = stack(&[SP + 32, 0x002a_0000_0000_3000, 19, 4, 0, 0]);
+        let copied = Copied { start: SP, bytes: &words };
+        // Without a frame, then with one and a signed return address.
+        let mut regs = arm64(0x2000, 9);
+        assert_eq!(regs.step(&rule(Cfa::Register(31, 0), &[]), copied), Step::Caller);
+        assert_eq!((regs.ip(), regs.sp(), regs.get(0), regs.get(19)), (0x2000, SP, None, Some(7)));
+        assert_eq!(regs.step(&rule(Cfa::Register(31, 0), &[]), copied), Step::Wrong, "it would go on for ever");
+        let saved = [(29, Saved::At(-32)), (30, Saved::At(-24)), (19, Saved::At(-16))];
+        assert_eq!(regs.step(&rule(Cfa::Register(31, 32), &saved), copied), Step::Caller);
+        assert_eq!((regs.ip(), regs.sp(), regs.get(19), regs.get(29)), (0x3000, SP + 32, Some(19), Some(SP + 32)));
+        assert_eq!(regs.step(&rule(Cfa::Register(31, 16), &[(30, Saved::Undefined)]), copied), Step::End);
+    }
+
+    #[test]
+    fn frame_records_of_arm64_do_not_tell_the_stack_pointer() {
+        let words = stack(&[1, 2, SP + 32, 0x2000, 0, 0x3000, 5, 6]);
+        let copied = Copied { start: SP, bytes: &words };
+        let mut regs = arm64(9, SP + 16);
+        assert_eq!(regs.step_by_frame_pointer(copied), Step::Caller);
+        assert_eq!((regs.ip(), regs.get(31)), (0x2000, None));
+        // A rule that needs it is of no use, but the record is.
+        assert_eq!(regs.step(&rule(Cfa::Register(31, 32), &[(30, Saved::At(-8))]), copied), Step::Caller);
+        assert_eq!((regs.ip(), regs.get(29)), (0x3000, Some(0)));
+        assert_eq!(regs.step_by_frame_pointer(copied), Step::End);
+    }
+
     #[test]
     fn an_endless_expression_ends() {
         let copied = Copied { start: SP, bytes: &[] };
@@ -304,21 +394,23 @@ mod tests {
         #[test]
         fn any_rule_goes_up_or_ends(
             rbp in prop_oneof![any::<u64>(), SP - 16..SP + 256],
+            is_arm64 in any::<bool>(),
             cfa in prop_oneof![
                 (any::<u8>(), any::<i64>()).prop_map(|(register, offset)| Cfa::Register(register, offset)),
-                (6u8..8, -64i64..64).prop_map(|(register, offset)| Cfa::Register(register, offset)),
+                (prop_oneof![6u8..8, Just(29), Just(31)], -64i64..64).prop_map(|(register, offset)| Cfa::Register(register, offset)),
                 prop::collection::vec(any::<u8>(), 0..12).prop_map(|code| Cfa::Expression(code.into())),
             ],
-            saved in prop::collection::vec((0u8..17, any_saved()), 0..5),
+            saved in prop::collection::vec((0u8..32, any_saved()), 0..5),
             bytes in prop::collection::vec(any::<u8>(), 0..128),
         ) {
             let copied = Copied { start: SP, bytes: &bytes };
-            let mut regs = registers(rbp);
+            let mut regs = if is_arm64 { arm64(0x2000, rbp) } else { registers(rbp) };
             let before = regs;
             match regs.step(&rule(cfa, &saved), copied) {
                 // A rule may say where rsp was saved, which no compiler does.
-                Step::Caller if saved.iter().all(|(register, _)| *register != RSP) => {
-                    prop_assert!(regs.sp() > before.sp());
+                Step::Caller if saved.iter().all(|(register, _)| *register != before.convention.sp) => {
+                    // Without a frame only once.
+                    prop_assert!(regs.sp() > before.sp() || is_arm64 && regs.ip() != before.ip());
                 }
                 Step::Caller => {}
                 _ => prop_assert_eq!(regs, before),

@@ -5,9 +5,6 @@ use scxprof_base::arch::Arch;
 use scxprof_perf::record::{Registers, SampleRecord};
 use scxprof_recover::regs_mask;
 
-/// Those that stacks are unwound with.
-const REGS: u64 = regs_mask(Arch::X86_64);
-
 /// Fills in what the address of an access is recovered from.
 pub(super) fn of_access(record: &SampleRecord<'_>, context: &mut UserContext) {
     let SampleRecord { regs_user: regs, stack_user, raw, .. } = record;
@@ -30,7 +27,8 @@ pub(super) fn of_stack(record: &SampleRecord<'_>, context: &mut UserContext) {
         return;
     }
     context.abi = record.regs_user.abi;
-    refill(&mut context.regs, x86_64_registers(&record.regs_user));
+    context.arch = arch(record.regs_user.mask);
+    refill(&mut context.regs, of_arch(&record.regs_user, context.arch));
     refill(&mut context.stack, record.stack_user.iter().copied());
 }
 
@@ -39,13 +37,23 @@ fn refill<T>(list: &mut Vec<T>, values: impl Iterator<Item = T>) {
     list.extend(values);
 }
 
-/// Those of [`REGS`]; none if some are missing, or if they are those of another machine, which has more.
-fn x86_64_registers<'a>(regs: &'a Registers<'_>) -> impl Iterator<Item = u64> + 'a {
-    // PERF_REG_X86_MAX, and the vector registers from bit 32 on (arch/x86/include/uapi/asm/perf_regs.h).
+/// Whose registers a mask asks for: x86-64 has none between the general registers and the vectors, from 32 on
+/// (arch/x86/include/uapi/asm/perf_regs.h).
+fn arch(mask: u64) -> Arch {
     const OTHERS: u64 = 0xff00_0000;
-    let are_ours = regs.mask & REGS == REGS && regs.mask & OTHERS == 0;
+    if mask & OTHERS == 0 {
+        Arch::X86_64
+    } else {
+        Arch::Arm64
+    }
+}
+
+/// Those that stacks are unwound with; none if some are missing.
+fn of_arch<'a>(regs: &'a Registers<'_>, arch: Arch) -> impl Iterator<Item = u64> + 'a {
+    let needed = regs_mask(arch);
+    let are_all = regs.mask & needed == needed;
     let numbers = (0..64).filter(|bit| regs.mask >> bit & 1 == 1);
-    let wanted = move |bit: &u32| are_ours && REGS >> bit & 1 == 1;
+    let wanted = move |bit: &u32| are_all && needed >> bit & 1 == 1;
     numbers.zip(regs.values.iter()).filter(move |(bit, _)| wanted(bit)).map(|(_, value)| value)
 }
 
@@ -55,16 +63,19 @@ mod tests {
     use scxprof_perf::record::Words;
 
     #[test]
-    fn registers_of_another_machine_are_none() {
+    fn registers_are_those_of_the_machine_that_the_mask_is_of() {
         let values: Vec<u8> = (0..33u64).flat_map(u64::to_ne_bytes).collect();
-        let taken =
-            |mask: u64| -> Vec<u64> { x86_64_registers(&Registers { abi: 2, mask, values: Words(&values) }).collect() };
+        let taken = |mask: u64| -> (Arch, Vec<u64>) {
+            let regs = Registers { abi: 2, mask, values: Words(&values) };
+            (arch(mask), of_arch(&regs, arch(mask)).collect())
+        };
         // perf's mask on x86-64 has cs and ss between flags and r8.
-        let regs = taken(0x00ff_0fff);
-        assert_eq!(regs.len(), REGS.count_ones() as usize);
+        let (arch, regs) = taken(0x00ff_0fff);
+        let needed = regs_mask(Arch::X86_64);
+        assert_eq!((arch, regs.len()), (Arch::X86_64, needed.count_ones() as usize));
         assert_eq!((regs[9], regs[10]), (9, 12));
-        assert_eq!(taken(REGS)[10], 10);
-        assert!(taken(0x1_ffff_ffff).is_empty(), "that of aarch64");
-        assert!(taken(0xff).is_empty());
+        assert_eq!(taken(needed).1[10], 10);
+        assert_eq!(taken(0x1_ffff_ffff), (Arch::Arm64, (0..33).collect()));
+        assert!(taken(0xff).1.is_empty() && taken(0x1_ffff_fffe).1.is_empty());
     }
 }

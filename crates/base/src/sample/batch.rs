@@ -2,6 +2,7 @@
 
 use super::sched::SchedEvent;
 use super::{Comm, RawSample};
+use crate::arch::Arch;
 
 /// Events that change the names of samples: tasks, mappings, cgroups. Fields have the names of linux/perf_event.h.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,11 +67,13 @@ impl TimedSideBand {
 /// The state of interrupted user code, or of kernel code in [`UserContext::memory`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct UserContext {
+    /// Whose registers they are.
+    pub arch: Arch,
     /// `PERF_SAMPLE_REGS_ABI_*`.
     pub abi: u64,
     /// The registers of `attr.sample_regs_user`, lowest bit first.
     pub regs: Vec<u64>,
-    /// The stack from rsp on.
+    /// The stack from the stack pointer on.
     pub stack: Vec<u8>,
     /// The memory around the registers, or registers and stack of kernel code, in the formats of operand.bpf.c; empty without.
     pub memory: Vec<u8>,
