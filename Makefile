@@ -114,8 +114,9 @@ install: build ## Install binary, manual pages and completions under PREFIX (/us
 	$(TARGET)/release/scxprof completions zsh >$(SHARE)/zsh/site-functions/_scxprof
 	$(TARGET)/release/scxprof completions fish >$(SHARE)/fish/vendor_completions.d/scxprof.fish
 
-dist: deps ## Build an archive with a static binary, for minimal hosts and containers (target/dist)
+dist: deps ## Build archives with a static binary, for minimal hosts and containers (target/dist); for arm64 too
 	@CARGO="$(CARGO)" scripts/dist.sh
+	@[ "$$(uname -m)" = aarch64 ] || CARGO="$(CARGO)" MACHINE=aarch64 scripts/dist.sh
 
 deps: ## Install missing build dependencies
 	@scripts/deps.sh

@@ -1,13 +1,11 @@
 #!/usr/bin/env bash
-# Builds scxprof and the tests of its recovery for arm64, without BPF, and runs them in an emulated arm64 machine: tests/vm/arm64.
+# Builds scxprof and the tests of its recovery for arm64, and runs them in an emulated arm64 machine: tests/vm/arm64.
 # Usage: scripts/arm64.sh     SUITE (trixie) is the Debian suite whose kernel it boots; the kernel is fetched once and kept.
 #                             PAGES=16k boots one with larger pages.
 #
 # Prints SKIP and why where this machine lacks something.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-export PATH="$PATH:${HOME:-/root}/.cargo/bin"
-triple=aarch64-unknown-linux-gnu
 suite=${SUITE:-trixie}
 kernel=linux-image-${PAGES:+arm64-}${PAGES:-cloud-arm64}
 cache=$PWD/tests/vm/cache/arm64-$suite${PAGES:+-$PAGES}
@@ -17,14 +15,11 @@ cannot() {
     printf 'SKIP: vm test arm64: %s\n' "$1"
     exit 0
 }
-# shellcheck source=tests/vm/apt.sh
-. tests/vm/apt.sh
-
-for tool in qemu-system-aarch64:qemu-system-arm aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu cpio:cpio apt-get:apt dpkg-deb:dpkg; do
+for tool in qemu-system-aarch64:qemu-system-arm cpio:cpio; do
     command -v "${tool%%:*}" >/dev/null || cannot "no ${tool%%:*} (Debian: apt install ${tool##*:})"
 done
-rustc --print target-libdir --target "$triple" 2>/dev/null | xargs -r test -d || rustup target add "$triple" 2>/dev/null ||
-    cannot "no Rust library for $triple (rustup target add $triple)"
+# shellcheck source=scripts/arm64-env.sh
+. scripts/arm64-env.sh
 
 fetch() {
     local list package
@@ -50,33 +45,37 @@ if [ ! -s "$cache/vmlinuz" ] || [ ! -s "$cache/busybox" ]; then
 fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-mkdir -p "$work/root"/{bin,dev,lib,proc,programs,root,sys,tests,tmp}
-# The libraries of C are in the binaries, as the guest has none. BPF programs would need libelf for arm64.
-export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
-export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS='-C target-feature=+crt-static'
-"${CARGO:-cargo}" build --locked --target "$triple" --no-default-features --features cli --bin scxprof
-# The tests of the recovery: its units, and programs that are single-stepped.
+mkdir -p "$work/root"/{bin,dev,lib,proc,programs/gcc,programs/clang,root,sys,tests,tmp}
+features=(--no-default-features --features "cli,bpf-static,demo")
+"${CARGO:-cargo}" build --locked --target "$triple" "${features[@]}" --bin scxprof
+# The tests of the recovery: its units, and programs that are single-stepped; and those that run the whole.
 "${CARGO:-cargo}" test --locked --target "$triple" -p scxprof-recover --lib --test operand --no-run --message-format json >"$work/built"
-for name in scxprof_recover operand; do
-    sed -n 's|.*"executable":"\([^"]*/'$name'-[0-9a-f]*\)".*|\1|p' "$work/built" | tail -n 1 | xargs -I{} aarch64-linux-gnu-strip -g -o "$work/$name" {}
+"${CARGO:-cargo}" test --locked --target "$triple" "${features[@]}" --test live --no-run --message-format json >>"$work/built"
+for name in scxprof_recover operand live; do
+    sed -n 's|.*"executable":"\([^"]*/'$name'-[0-9a-f]*\)".*|\1|p' "$work/built" | tail -n 1 | xargs -I{} cp {} "$work/root/bin/$name"
 done
 cp "$cache/busybox" "$target/$triple/debug/scxprof" "$work/root/bin/"
-aarch64-linux-gnu-strip -g "$work/root/bin/scxprof"
-cp "$work/scxprof_recover" "$work/operand" "$work/root/bin/"
-for level in 0 2; do
-    for name in cow hash lines list queue random shared stream; do
-        program=$work/root/programs/$name-O$level
-        aarch64-linux-gnu-gcc "-O$level" -g0 -pthread -static -o "$program" "tests/programs/$name.c"
-        # The guest has no readelf.
-        aarch64-linux-gnu-readelf --debug-dump=frames "$program" >"$program.frames"
-    done
+aarch64-linux-gnu-gcc -O2 -pthread -static -o "$work/root/bin/writer" tests/hints/writer.c
+# build NAME FILE COMPILER...: a program, and its frames, as the guest has no readelf.
+build() {
+    local program=$work/root/programs/$2 source=tests/programs/$1.c
+    shift 2
+    "$@" -g0 -pthread -static -o "$program" "$source"
+    aarch64-linux-gnu-readelf --debug-dump=frames "$program" >"$program.frames"
+}
+for name in cow hash lines list queue random shared stream; do
+    build "$name" "gcc/$name-O0" aarch64-linux-gnu-gcc -O0
+    build "$name" "gcc/$name-O2" aarch64-linux-gnu-gcc -O2
+    # The tests know two levels. These are the other two, of another compiler; one with the atomics of Armv8.1.
+    build "$name" "clang/$name-O0" clang --target=aarch64-linux-gnu -O1
+    build "$name" "clang/$name-O2" clang --target=aarch64-linux-gnu -O3 -march=armv8.1-a
 done
 aarch64-linux-gnu-gcc -O1 -fno-omit-frame-pointer -pthread -static -o "$work/root/bin/family" tests/sharing/programs/*.c
 install -m 755 tests/vm/init "$work/root/init"
 cp tests/vm/lib.sh "$work/root/lib/vm.sh"
 cp tests/vm/arm64/*.sh "$work/root/tests/"
 (cd "$work/root" && find . | cpio -o -H newc --quiet -R 0:0) >"$work/initramfs"
-timeout "${VM_TIMEOUT:-600}" qemu-system-aarch64 -M virt -cpu neoverse-n1 -accel tcg,thread=single -smp 2 -m 1024 \
+timeout "${VM_TIMEOUT:-1200}" qemu-system-aarch64 -M virt -cpu neoverse-n1 -accel tcg,thread=single -smp 2 -m 1024 \
     -nodefaults -display none -monitor none -serial stdio -no-reboot -kernel "$cache/vmlinuz" -initrd "$work/initramfs" \
     -append "console=ttyAMA0 panic=-1 quiet" </dev/null 2>"$work/qemu" | sed -u 's|\r||g' | tee "$work/console" || true
 tail -n 1 "$work/qemu" >&2

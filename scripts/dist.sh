@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the archive for hosts that have nothing: a static binary, manual pages, completions and licences.
 # Usage: scripts/dist.sh     It goes to target/dist.
+#        MACHINE=aarch64 scripts/dist.sh     builds it for arm64 on another machine; SKIP and why if that cannot be done here.
 #
 # The C library is glibc's static one, as libelf and zlib are there for it only. For tests, QUICK=1 builds without optimisation, and
 # BINARY=FILE packs that program, whatever it is linked with.
@@ -11,8 +12,18 @@ target_dir=${CARGO_TARGET_DIR:-target}
 # MiB; more means that something has crept in.
 max_size=${MAX_SIZE:-16}
 
-machine=$(uname -m)
+native=$(uname -m)
+machine=${MACHINE:-$native}
 triple=$machine-unknown-linux-gnu
+if [ "$machine" != "$native" ]; then
+    cannot() {
+        echo "SKIP: archive for $machine: $1"
+        exit 0
+    }
+    [ "$machine" = aarch64 ] || cannot "only aarch64 is built on other machines"
+    # shellcheck source=scripts/arm64-env.sh
+    . scripts/arm64-env.sh
+fi
 
 # Builds the static binary and prints where it is.
 build() {
@@ -20,15 +31,18 @@ build() {
     if [ -n "${QUICK:-}" ]; then
         export CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
     fi
-    # Where the system has libelf and zlib to link in, which rustc does not look for by itself.
-    libelf=$(cc -print-file-name=libelf.a)
-    if [ ! -f "$libelf" ] || [ ! -f "$(cc -print-file-name=libz.a)" ]; then
-        echo "dist: no libelf.a and libz.a to link in (packages libelf-dev and zlib1g-dev)" >&2
-        return 1
+    if [ "$machine" = "$native" ]; then
+        # Where the system has libelf and zlib to link in, which rustc does not look for by itself.
+        libelf=$(cc -print-file-name=libelf.a)
+        if [ ! -f "$libelf" ] || [ ! -f "$(cc -print-file-name=libz.a)" ]; then
+            echo "dist: no libelf.a and libz.a to link in (packages libelf-dev and zlib1g-dev)" >&2
+            return 1
+        fi
+        LIBBPF_SYS_LIBRARY_PATH=$(dirname "$(realpath "$libelf")")
+        export LIBBPF_SYS_LIBRARY_PATH
+        export RUSTFLAGS="${RUSTFLAGS:-} -C target-feature=+crt-static -C strip=symbols"
     fi
-    LIBBPF_SYS_LIBRARY_PATH=$(dirname "$(realpath "$libelf")") \
-        RUSTFLAGS="${RUSTFLAGS:-} -C target-feature=+crt-static -C strip=symbols" \
-        "$cargo" build --locked --bin scxprof --release --target "$triple" --features bpf-static || return
+    "$cargo" build --locked --bin scxprof --release --target "$triple" --features bpf-static || return
     if readelf -d "$binary" | grep -q NEEDED; then
         echo "dist: $binary needs shared libraries:" >&2
         readelf -d "$binary" | grep NEEDED >&2
@@ -44,7 +58,13 @@ if [ "$size" -gt $((max_size * 1024 * 1024)) ]; then
     exit 1
 fi
 
-version=$("$binary" --version | cut -d' ' -f2)
+# It is asked for its manual pages, or the one of this machine, which says the same.
+runs=$binary
+if [ "$machine" != "$native" ]; then
+    runs=$target_dir/$native-unknown-linux-gnu/release/scxprof
+    [ -x "$runs" ] || cannot "no archive for $native was made before"
+fi
+version=$("$runs" --version | cut -d' ' -f2)
 name=scxprof-$version-$machine-linux
 dist=$target_dir/dist
 tree=$dist/$name
@@ -52,10 +72,10 @@ rm -rf "$tree"
 mkdir -p "$tree/man/man1" "$tree/completions" "$tree/licences"
 cp "$binary" README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT "$tree/"
 # They bear the date of the last commit, where this is a checkout, and never that of the build.
-SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || true)} "$binary" man "$tree/man/man1"
-"$binary" completions bash >"$tree/completions/scxprof"
-"$binary" completions zsh >"$tree/completions/_scxprof"
-"$binary" completions fish >"$tree/completions/scxprof.fish"
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || true)} "$runs" man "$tree/man/man1"
+"$runs" completions bash >"$tree/completions/scxprof"
+"$runs" completions zsh >"$tree/completions/_scxprof"
+"$runs" completions fish >"$tree/completions/scxprof.fish"
 # What is linked in has licences of its own, which go with it.
 "$cargo" tree --locked --edges normal --features bpf-static --target "$triple" --prefix none --format '{p} ({l})' |
     grep -v '^scxprof' | sed 's/ (proc-macro)//; s/ (\*)$//' | sort -u >"$tree/licences/LIST"

@@ -1,4 +1,4 @@
-# What works on arm64: doctor, addresses recovered at the tick, wakeups, faults, scheduling events, stacks, recordings.
+# What works on arm64: doctor, addresses recovered at the tick, wakeups, faults, scheduling events, stacks, hints, recordings.
 # shellcheck shell=dash source=tests/vm/lib.sh
 . /lib/vm.sh
 
@@ -25,15 +25,14 @@ says() {
 }
 
 said 0 scxprof doctor
-says 'aarch64, Neoverse-N1, 2 CPUs' 'faults  *works' 'timer  *works  *timer:hrtimer_expire_entry' 'kallsyms  *works' 'pmu  *fails  *pebs and ibs are for x86-64 only'
+says 'aarch64, Neoverse-N1, 2 CPUs' 'faults  *works' 'timer  *works  *timer:hrtimer_expire_entry' 'kallsyms  *works' 'pmu  *fails  *pebs and ibs are for x86-64 only' \
+    'sample-memory  *works' 'hints-storage  *works' 'hints-syscall  *works'
 for source in pebs ibs; do
     said 3 scxprof run --source "$source" -t 1
     says "source $source is for x86-64 only"
 done
 grep -q 'bare-metal\|firmware' said && fail "it guesses at hardware of x86-64"
 
-said 3 scxprof stacks --call-graph dwarf -t 1
-says 'dwarf is for x86-64 only'
 said 3 scxprof run --source timer --kernel -t 1
 says 'kernel code on x86-64 only'
 
@@ -43,7 +42,8 @@ scxprof_recover a64:: --skip proptest >units 2>&1 || {
     fail "the units of the recovery"
 }
 grep '^test result' units
-SCXPROF_BUILT=/programs SCXPROF_STEPS=2500 operand _o0 _o2 made --skip live --skip special --show-output >stepped 2>&1 || {
+{ SCXPROF_BUILT=/programs/gcc SCXPROF_STEPS=2500 operand _o0 _o2 made --skip live --skip special --show-output &&
+    SCXPROF_BUILT=/programs/clang SCXPROF_STEPS=1000 operand _o0 _o2 --skip live --skip special --show-output; } >stepped 2>&1 || {
     cat stepped
     fail "programs that are single-stepped"
 }
@@ -52,11 +52,25 @@ awk '/ yield / { for (i = 1; i < NF; i++) if ($i == "and") sum += $(i + 3) }
     / programs: / { sum += $3 }
     END { print "addresses checked by single-stepping: " sum + 0 }' stepped
 
+# The tests of the recovery with the memory around the registers, whose programs know what they access, and those of hints.
+SCXPROF_BUILT=/programs/gcc live timer::truth::hash timer::truth::list timer::truth::queue timer::truth::the_tick --nocapture --test-threads=1 >tested 2>&1 || {
+    cat tested
+    fail "addresses of programs that know them"
+}
+grep '^test result\|user samples\|SKIP' tested
+for probe in local_storage_update pid_task_storage_update_elem syscall; do
+    SCXPROF_HINT_WRITER=/bin/writer SCXPROF_HINT_PROBE=$probe live hints:: --nocapture --test-threads=1 --skip a_recording --skip without_hints >tested 2>&1 || {
+        cat tested
+        fail "hints by $probe"
+    }
+    grep '^test result' tested
+done
+
 # Threads that share memory are found at the tick.
-for program in state chase file; do
+for program in state chase file falseshare hash seqlock pool; do
     family "$program" 3600 x >truth &
-    wait_for 60 grep -q '^thread' truth || fail "$program does not start"
-    said 0 scxprof run --source timer -t 12 --target-cpus 64 -v -o cells.json
+    wait_for 60 grep -q '^ready' truth || fail "$program does not start"
+    said 0 scxprof run --source timer -t 15 --target-cpus 64 -v -o cells.json
     awk '/^thread/ { split($2, group, "="); split($5, name, "="); if (group[2] != "-") of[group[2]] = of[group[2]] " " name[2] }
         END { for (group in of) print of[group] }' truth >groups
     while read -r group; do
@@ -66,12 +80,18 @@ for program in state chase file; do
             fail "$program: no subcell of $group"
         }
     done <groups
-    grep '^Recovered' said
-    said 0 scxprof record --source timer -t 4 -o "$program.tar.gz"
-    said 0 scxprof extract -f "$program.tar.gz" --target-cpus 64 -o recorded.json
+    [ -s groups ] || grep -q '^no groups' said || {
+        cat said
+        fail "$program: groups where nothing is shared"
+    }
+    echo "$program: $(grep '^Recovered' said)"
     killall family
     sleep 1
 done
+family state 3600 x >truth &
+said 0 scxprof record --source timer -t 4 -o profile.tar.gz
+said 0 scxprof extract -f profile.tar.gz --target-cpus 64 -o recorded.json
+killall family
 
 family pipes 3600 x >truth &
 wait_for 60 grep -q 'name=xput-ac' truth || fail "the pairs do not start"
@@ -88,6 +108,10 @@ says '^xput-aa\|^main' 'All threads: '
 said 0 scxprof stacks -t 3 --folded stacks.txt
 cp stacks.txt said
 says ';stream_work;.*;el0_svc'
+# Call frame information, through a function that keeps no frame record.
+said 0 scxprof stacks --call-graph dwarf -t 3 --folded stacks.txt
+cp stacks.txt said
+says 'thread_start;start_thread;.*;stream_work'
 said 0 scxprof record --source faults --sched -t 3 -o both.tar.gz
 said 0 scxprof sched -f both.tar.gz
 says 'All threads: '
