@@ -39,7 +39,7 @@ soak: deps ## Sample this host under a load that comes and goes, and check that 
 test-stacks-long: deps ## Check 100,000 samples of programs that replace each other all the time: each in its own program (SAMPLES=100000)
 	SCXPROF_STORM_SAMPLES=$(SAMPLES) $(CARGO) test --locked --test suite no_sample_belongs_to_another_program -- --nocapture
 
-test-long: deps ## Run the tests of which `make test` takes less: more streams to cluster, more instructions to recover
+test-long: deps ## Run in full the tests that `make test` runs in part: more streams to cluster, more instructions to recover
 	SEEDS=20 $(CARGO) test --locked --test suite -- --show-output groups_are_found
 	SCXPROF_STEPS=20000 $(CARGO) test --locked -p scxprof-recover --test operand -- --show-output
 	CARGO_PROFILE_DEV_OPT_LEVEL=2 $(CARGO) test --locked -p scxprof-recover --lib -- --ignored

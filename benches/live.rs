@@ -18,7 +18,7 @@ const SECONDS: u64 = 12;
 const STEP: u64 = 10_000_000;
 const ALL: [By; 7] = [By::Thread, By::Process, By::Cgroup, By::Cell, By::Cpu, By::Llc, By::Node];
 
-/// Each CPU runs another thread every 10 ms, of which there is a sample.
+/// Each CPU runs another thread every 10 ms, and each gives a sample.
 struct Busy(u64);
 
 fn comm(tid: u32) -> Comm {

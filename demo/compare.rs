@@ -17,7 +17,7 @@ use regex::Regex;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Threads that share memory with each other and with no others; a single one shares with nobody.
+/// Threads that share memory with each other and with no others; a single thread shares with none.
 #[derive(Deserialize)]
 struct Group {
     cell: String,
@@ -96,7 +96,7 @@ fn is_right(group: &Group, groups: &[&Group], cell: &Value) -> bool {
     let alone = group.threads.len() == 1;
     let mut places = group.threads.iter().map(|thread| subcell_of(cell, thread));
     let Some(place) = places.next() else { return true };
-    // Threads that share with nobody may be in the catch-all together.
+    // Threads that share with no other thread may be in the catch-all together.
     let is_stranger = |other: &&&Group| other.threads != group.threads;
     let may_be_near = |other: &Group| alone && place.is_none() && other.threads.len() == 1;
     places.all(|other| other == place)

@@ -159,7 +159,7 @@ fn cpu() -> f64 {
     now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
 }
 
-/// Does `work` on so many items as a step.
+/// Does `work` on this number of items as a step.
 fn step<T>(name: &str, items: f64, work: impl FnOnce() -> T) -> T {
     let begin = cpu();
     let done = work();

@@ -61,7 +61,7 @@ impl Random {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// A count of which this is expected: about as uncertain as a real one.
+    /// A random count with this expected value: about as uncertain as a real one.
     fn count(&mut self, expected: f64) -> f64 {
         // The sum of three uniform numbers has nearly the shape of a normal one.
         let normal = (self.unit() + self.unit() + self.unit() - 1.5) * 2.0;
@@ -69,7 +69,7 @@ impl Random {
     }
 }
 
-/// The group of a class of a cell: of five in a row, or of every so many.
+/// The group of a class of a cell: of five in a row, or distributed round-robin.
 fn group(class: usize, classes: usize, other: bool) -> usize {
     let groups = classes.div_ceil(GROUP);
     if other {

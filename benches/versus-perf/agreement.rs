@@ -24,7 +24,7 @@ const BLOCK: usize = 8;
 const MOST: usize = 100_000;
 /// With fewer samples of each, nothing can be said.
 const ENOUGH: usize = 300;
-/// A thread with so many samples of one program must be seen by the other.
+/// A thread with this number of samples of one program must be seen by the other.
 const ENOUGH_OF_THREAD: usize = 20;
 const LEAST_DISTANCE: f64 = 0.01;
 const LEAST_SHARE: f64 = 0.001;

@@ -25,7 +25,7 @@ pub struct Args {
     #[arg(long, value_name = "N", num_args = 1.., default_values = ["100000", "1000000", "10000000"],
         value_parser = clap::value_parser!(u64).range(1..))]
     pub samples: Vec<u64>,
-    /// files: run all on so many CPUs (repeatable) [default: all CPUs]
+    /// files: run all on N CPUs (repeatable) [default: all CPUs]
     #[arg(long, value_name = "N", num_args = 1.., value_parser = clap::value_parser!(u32).range(1..))]
     pub cpus: Vec<u32>,
     /// rates: faults a second that the load makes; it is also run as fast as it can

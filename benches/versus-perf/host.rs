@@ -103,7 +103,7 @@ pub fn need_root(what: &str) -> Result<()> {
 }
 
 /// # Errors
-/// The directory has no room for so many bytes.
+/// The directory has no room for this number of bytes.
 pub fn need_room(dir: &Path, bytes: u64, what: &str) -> Result<()> {
     let stat = rustix::fs::statvfs(dir).with_context(|| dir.display().to_string())?;
     let free = stat.f_bavail.saturating_mul(stat.f_frsize);

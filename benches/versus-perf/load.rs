@@ -84,7 +84,7 @@ impl Forked {
 impl Drop for Forked {
     fn drop(&mut self) {
         for &pid in &self.0 {
-            // SAFETY: these are children of this process that nobody has waited for, so the ids are theirs.
+            // SAFETY: these are children of this process that have not been waited for, so the ids are theirs.
             unsafe {
                 libc::kill(pid, libc::SIGKILL);
                 libc::waitpid(pid, ptr::null_mut(), 0);
@@ -133,7 +133,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// At most 1,000 wake-ups a second, unless so many faults do not fit into a batch.
+    /// At most 1,000 wake-ups a second, unless the faults do not fit into a batch.
     fn new(rate: f64) -> Self {
         let batch = ((rate / 1000.0).ceil() as u64).clamp(1, BATCH);
         Self { batch, period_ns: (batch as f64 / rate.max(1e-3) * 1e9) as i64 }

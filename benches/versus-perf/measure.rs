@@ -29,7 +29,7 @@ pub struct Task {
     pub stamp: Option<PathBuf>,
     /// The number of CPUs that it may use; all without.
     pub cpus: Option<u32>,
-    /// It is killed after so many seconds.
+    /// It is killed after this number of seconds.
     pub limit: f64,
 }
 

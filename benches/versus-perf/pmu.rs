@@ -217,7 +217,7 @@ fn observe(bench: &Bench, captured: &Captured, pids: &BTreeSet<u32>, observed: &
             continue;
         }
         let one = parse(&line)?;
-        // perf records ops that access no memory too, and where it cannot leave out the kernel also its accesses.
+        // perf also records ops that access no memory, and the kernel's accesses if it cannot leave them out.
         if pids.contains(&one.pid) && one.addr != 0 && one.addr < USER_END {
             observed.push(one);
         }

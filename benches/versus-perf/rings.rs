@@ -27,8 +27,8 @@ const FIRST_RATE: f64 = 4e6;
 const LEAST_RATE: f64 = 1_000.0;
 /// Steps that halve the interval between the last rate without a loss and the first with one: to 3 %.
 const STEPS: u32 = 5;
-/// A rate is kept up with if the rings are not above the watermark in so many passes in a row, or do not overflow in so many. Passes
-/// and no time: with many rings one takes a tenth of a second, and at a rate just too high the rings fill slowly.
+/// A rate is kept up with if that many passes in a row are not above the watermark, or that many do not overflow. Passes
+/// are counted and not time: with many rings one takes a tenth of a second, and at a rate just too high the rings fill slowly.
 const SETTLED: u32 = 8;
 const PASSES: u32 = 60;
 

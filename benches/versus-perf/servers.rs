@@ -121,7 +121,7 @@ impl Server {
         Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
     }
 
-    /// Requests a second, over so many seconds.
+    /// Requests a second, over this number of seconds.
     ///
     /// # Errors
     /// It answers something else.

@@ -269,7 +269,7 @@ fn line(out: &mut String, from: (f64, f64), to: (f64, f64), stroke: &str) {
     );
 }
 
-/// An interval: a line with ends across it. Nothing where it has no length.
+/// An interval: a line with ends across it. Nothing if it has no length.
 fn whisker(out: &mut String, from: (f64, f64), to: (f64, f64)) {
     let is_flat = (to.0 - from.0).abs() >= (to.1 - from.1).abs();
     if (to.0 - from.0).hypot(to.1 - from.1) < 1.0 {

@@ -203,7 +203,7 @@ pub fn words(text: &[&str]) -> Vec<String> {
 /// A command as a shell takes it.
 pub fn shown(argv: &[String]) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_=/.,:+@%".contains(c);
-    // Results are kept: where a program and its files were on the machine that made them tells nobody anything.
+    // Results are kept: paths on the machine that made them are of no use.
     let name = |word: &str| {
         Path::new(word).file_name().filter(|_| word.starts_with('/')).map(|name| name.to_string_lossy().into_owned())
     };

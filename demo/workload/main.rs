@@ -9,13 +9,13 @@
 //!     reader-b writer-b                share buffer B
 //!     pool-1 pool-2 pool-3 pool-4      share buffer P
 //!     webserver1 webserver2            share buffer W
-//!     web, loner                       share with nobody, each has a buffer of its own
+//!     web, loner                       share with no other thread, each has a private buffer
 //!   app.service                        two processes, "left" and "right"
 //!     left right                       share one MAP_SHARED buffer
 //! ```
 //!
 //! The supervisor makes the cgroups under the cgroup2 mount and starts itself anew for each process of the picture.
-//! Where it may not make cgroups it says so on stderr, and all runs in the cgroup that it was started in, which is also
+//! If it may not make cgroups, it says so on stderr, and all runs in the cgroup in which it was started, which is also
 //! what `--here` asks for. It prints one line on stdout once every thread runs: `ready`, or `ready without cgroups`.
 //! `--print-truth` prints the picture as JSON: which thread names share memory, by cell.
 //!
@@ -268,8 +268,8 @@ struct Cgroups {
 impl Cgroups {
     fn make(wanted: &[&'static str]) -> io::Result<Self> {
         let mount = cgroup2_mount()?;
-        // What an earlier run left behind when it was killed is taken over, so that this run removes it. Nobody but us
-        // has the cgroups below the first, which holds them.
+        // What an earlier run left behind when it was killed is taken over, so that this run removes it. Only we
+        // use the cgroups below the first, which is locked.
         let leftover = wanted.iter().skip(1).any(|cgroup| mount.join(cgroup).is_dir());
         let mut cgroups = Self { mount, made: Vec::new() };
         for &cgroup in wanted {

@@ -16,7 +16,7 @@ fuzz_target!(|data: &[u8]| {
         regs.arch = Arch::Arm64;
     }
     for (register, value) in regs.gpr.iter_mut().zip(registers.chunks_exact(2).cycle()) {
-        // Small, near the code, in a heap, or at the end of what there is.
+        // Small, near the code, in a heap, or at the end of the address space.
         let value = u64::from(u16::from_le_bytes([value[0], value[1]]));
         *register = match value >> 14 {
             0 => value,

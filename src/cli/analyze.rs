@@ -119,7 +119,7 @@ impl From<By> for Method {
     }
 }
 
-/// The places of CPUs as far as caches tell.
+/// The places of CPUs, as far as their caches are known.
 fn places(llcs: &[(u32, u32)]) -> Result<CpuPlaces, Failure> {
     let mut places = CpuPlaces::default();
     for &(first, last) in llcs {
@@ -142,7 +142,7 @@ fn subcells(args: &AnalyzeArgs) -> Result<Option<Subcells>, Failure> {
             Ok(Some(Subcells(Arc::new(move |comm: &[u8]| placement.name_of(&Task::new(b"", comm))))))
         }
         (None, Group::Subcell) => Err(Failure::Usage(anyhow!("--by subcell needs --config, which has the subcells"))),
-        (Some(_), _) => Err(Failure::Usage(anyhow!("--config is of no use without --by subcell"))),
+        (Some(_), _) => Err(Failure::Usage(anyhow!("--config has no effect without --by subcell"))),
         (None, _) => Ok(None),
     }
 }

@@ -1,5 +1,5 @@
 //! What options of several commands have in common: their headings, the parsers of their values, and the options themselves.
-//! Each command flattens those that it has; where it means something else by one, [`text`] replaces its help.
+//! Each command flattens those that it has; if an option means something else there, [`text`] replaces its help.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -135,7 +135,7 @@ pub(super) struct MinShareArgs {
 }
 
 impl MinShareArgs {
-    /// As a part of 1.
+    /// As a fraction.
     pub(super) fn part(&self) -> f64 {
         self.min_share / 100.0
     }
@@ -165,7 +165,7 @@ impl ResultFileArgs {
     }
 }
 
-/// How the result of a command that has one is printed, and where it goes.
+/// How the result of a command is printed, and to which file.
 #[derive(Debug, Args)]
 pub(super) struct ResultArgs {
     /// Print JSON

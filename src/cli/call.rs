@@ -28,14 +28,14 @@ struct Call {
     notes: Vec<String>,
 }
 
-/// What a command gave beside its end.
+/// The output of a command beside its exit code.
 #[derive(Debug)]
 pub(super) struct Called {
-    /// What it would have printed to stdout, from its beginning.
+    /// The text that it would have printed to stdout, from its beginning.
     pub(super) printed: SpooledTempFile,
     /// The bytes of that.
     pub(super) size: u64,
-    /// What it would have said on stderr, a line each.
+    /// The lines that it would have printed to stderr.
     pub(super) notes: Vec<String>,
 }
 

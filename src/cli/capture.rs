@@ -377,7 +377,7 @@ pub(super) fn end(mut command: Option<super::command::Running>, signals: &Signal
     command.as_mut().map(|command| command.finish(|| signals.seen())).transpose().map_err(Failure::NoResult)
 }
 
-/// The CPUs of a list, all of which must be online.
+/// The CPUs of a list; all of them must be online.
 pub(super) fn cpus(list: &str, roots: &Roots) -> Result<Vec<u32>, Failure> {
     let online = topology::online_cpus(roots).map_err(|error| Failure::Unsupported(error.into()))?;
     let wanted = parse_cpu_list(list.as_bytes())

@@ -1,4 +1,4 @@
-//! What scx_mitosis needs of the cgroups of its cells: the cpu controller.
+//! The cpu controller, which scx_mitosis needs in the cgroups of its cells.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -11,7 +11,7 @@ use crate::config::Tally;
 use crate::host::hierarchy::HierarchyKind;
 use crate::resolve::Cgroups;
 
-/// The commands that enable the controller for at most so many cgroups.
+/// The most cgroups for which the commands that enable the controller are printed.
 const COMMANDS: usize = 4;
 
 /// A note if cells lack the cpu controller, with what helps: a scx_mitosis that needs it would exit with an error.

@@ -23,7 +23,7 @@ use crate::session::{Analysis, AnalysisOptions, Error, Outcome, Sampled, SchedSi
 use scxprof_base::columns::wrapped;
 use scxprof_base::escape;
 
-/// What to decide.
+/// The options of the decision.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Result")]
 pub(super) struct DecisionArgs {
@@ -83,7 +83,7 @@ impl DecisionArgs {
         self.target_cpus.caches()
     }
 
-    /// As a part of 1.
+    /// As a fraction.
     pub(super) fn min_share(&self) -> f64 {
         self.min_share.part()
     }
@@ -123,7 +123,7 @@ impl DecisionArgs {
     }
 }
 
-/// What is printed as the result, and how much is said beside it.
+/// The printed result, and the verbosity.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shown {
     pub(super) printed: Printed,
@@ -131,11 +131,11 @@ pub(super) struct Shown {
     pub(super) verbose: u8,
 }
 
-/// What is printed as the result.
+/// The printed result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Printed {
     Configuration,
-    /// What was found, for a person at a terminal, who would not read a configuration.
+    /// The answer, for a person at a terminal instead of the configuration.
     Answer,
     /// The same and what `-v` says.
     Summary,
@@ -143,7 +143,7 @@ pub(super) enum Printed {
     Json,
 }
 
-/// What is made of a decision.
+/// The outputs of a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Made {
     /// The configuration alone.
@@ -189,18 +189,18 @@ pub(super) fn cache() -> Option<PathBuf> {
     home.map(|home| PathBuf::from(home).join(".debug"))
 }
 
-/// What an error would mean of a configuration that was checked.
+/// The context of an error of a configuration that was checked.
 const BUG: &str = "the configuration would be refused by the scheduler, which is a bug in scxprof";
 
-/// What was decided.
+/// The decision and its texts.
 pub(super) struct Decided {
     pub(super) found: Analysis,
     shown: Shown,
-    /// What was sampled, if that is yet to be said.
+    /// The sentences on what was sampled, if they are not printed yet.
     head: String,
-    /// What `-v` says of the samples, if that is shown.
+    /// The summary of the samples for `-v`, if it is shown.
     summary: String,
-    /// What layers had to leave out.
+    /// Notes on what the layers leave out.
     layer_notes: Vec<Note>,
     phases: Phases,
 }
@@ -233,7 +233,7 @@ pub(super) fn decide(
 
 impl Decided {
     /// Writes the configuration, if it is what is printed. It comes before the report: naming code reads files of other users.
-    /// Without anything that the host can load, there is none, and the command fails in the end.
+    /// If the host cannot load anything, there is no configuration, and the command fails in the end.
     pub(super) fn write(&mut self, args: &DecisionArgs, outputs: &mut Outputs, ends: &mut Ends) {
         let Some(Some(configuration)) = ends.note(Step::Decision, self.configuration(args)) else { return };
         if self.shown.printed == Printed::Configuration {

@@ -54,7 +54,7 @@ pub(super) struct DiffArgs {
     decision: DecisionArgs,
 }
 
-/// Compares; as diff(1), 1 says that they differ and 2 that nobody knows.
+/// Compares; as with diff(1), 1 means that they differ and 2 that they could not be compared.
 pub(super) fn run(args: &DiffArgs, stdout: Stdout) -> Result<(), Failure> {
     match compare(args, stdout) {
         Ok(true) => Ok(()),
@@ -70,7 +70,7 @@ pub(super) fn run(args: &DiffArgs, stdout: Stdout) -> Result<(), Failure> {
     }
 }
 
-/// Prints the difference; true where there is none.
+/// Prints the difference; true if there is none.
 fn compare(args: &DiffArgs, stdout: Stdout) -> Result<bool, Failure> {
     let output = args.result.file.open(stdout)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
@@ -117,14 +117,14 @@ fn load(path: &Path, args: &DiffArgs, signals: &Signals) -> Result<Report, Failu
     found.report().map_err(|error| of_file(error.into()))
 }
 
-/// A file that holds a configuration; `None` where it is something else.
+/// A file that holds a configuration; `None` for other files.
 fn read_configuration(path: &Path) -> Result<Option<Report>, Failure> {
     let Some(json) = input::list_of_named(path) else { return Ok(None) };
     let placement = input::configuration("configuration", path)?;
     Ok(Some(Report::of_configuration(&placement, &json)))
 }
 
-/// A file that holds a report; `None` where it is something else, which lines of JSON are too.
+/// A file that holds a report; `None` for other files, JSON Lines included.
 fn read_report(path: &Path) -> Result<Option<Report>, Failure> {
     let Ok(file) = open::regular(path) else { return Ok(None) };
     let mut file = BufReader::new(file.take(MAX_REPORT));

@@ -6,7 +6,7 @@ use super::args::MaxLossArgs;
 use super::failure::{Done, Failure};
 use crate::session::{Loss, SchedLoss};
 
-/// The steps at the end of a command. If several fail, the first of these is what it ends with: what there is no result of comes
+/// The steps at the end of a command. If several fail, the first of these decides the exit code: a missing result comes
 /// before what could not be written, that before what a result is worth, and what was lost comes last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Step {

@@ -20,16 +20,16 @@ use crate::session::{Analysis, Sampled};
 /// Bytes of a label.
 const MAX_LABEL: usize = 256;
 
-/// What goes into a file of evidence.
+/// The options of a file of evidence.
 #[derive(Debug, Clone, Args)]
 pub(super) struct EvidenceArgs {
-    /// Write what classes of threads share to FILE (Parquet), for `scxprof merge` (schema: docs/evidence.md)
+    /// Write the sharing between classes of threads to FILE (Parquet), for `scxprof merge` (schema: docs/evidence.md)
     #[arg(long, value_name = "FILE", help_heading = RESULT)]
     pub(super) evidence: Option<PathBuf>,
-    /// With --evidence: what the fleet can be split by, for example the host's service
+    /// With --evidence: a value for `merge --split-by label`, for example the host's service
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true, help_heading = RESULT)]
     label: String,
-    /// With --evidence: the host by its name, by a hash of it, or by a random number for each run
+    /// With --evidence: write the host's name, a hash of it, or a random number for each run
     #[arg(long, value_name = "HOW", default_value = "name", help_heading = RESULT)]
     host_name: HostName,
     /// With --evidence: replace what matches in cgroups' paths by `*` [default: UUIDs, ids in hexadecimal, numbers] (repeatable)
@@ -46,7 +46,7 @@ enum HostName {
     Anonymous,
 }
 
-/// Where evidence goes, and what its rows say of the host.
+/// The destination of evidence, and the facts about the host in its rows.
 #[derive(Debug)]
 pub(super) struct EvidenceTo {
     pub(super) output: Output,

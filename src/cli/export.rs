@@ -22,11 +22,11 @@ use crate::session::{AnalysisOptions, Error, Outcome, TraceOptions, TraceSink};
 
 const EXAMPLES: &str = "\
 Examples:
-  sudo scxprof record --sched -t 10 -o web       memory samples and scheduling events
-  scxprof export -f web --perfetto web.pftrace   then open web.pftrace in https://ui.perfetto.dev
-  scxprof export -f web --config cells.json --perfetto - | gzip > web.pftrace.gz
-  scxprof export -f web --parquet tables         tables for DuckDB, Polars and Spark (docs/queries.md)
-  scxprof export -f trace.pb --parquet tables    the same of a trace of wprof or perfetto
+  sudo scxprof record --sched -t 10 -o web.tar.gz         memory samples and scheduling events
+  scxprof export -f web.tar.gz --perfetto web.pftrace     then open web.pftrace in https://ui.perfetto.dev
+  scxprof export -f web.tar.gz --config cells.json --perfetto - | gzip > web.pftrace.gz
+  scxprof export -f web.tar.gz --parquet tables           tables for DuckDB, Polars and Spark (docs/queries.md)
+  scxprof export -f trace.pb --parquet tables             the same of a trace of wprof or perfetto
   duckdb -c \"SELECT tid, SUM(dur) FROM 'tables/sched.parquet' GROUP BY tid\"";
 
 /// Write a profile as a trace for ui.perfetto.dev, or a trace or a profile as tables
@@ -161,7 +161,10 @@ fn decide(profile: &mut Profile, args: &ExportArgs, stop: &dyn Fn() -> bool) -> 
 fn say(outcome: &Outcome, counts: &crate::session::TraceCounts) {
     messages::say_loss(&outcome.loss, false);
     if counts.left_out > 0 {
-        say!("note: {} scheduling events are left out, as the format has none such: charged CPU time", counts.left_out);
+        say!(
+            "note: {} scheduling events are left out, because the format has no such events: charged CPU time",
+            counts.left_out
+        );
     }
     if counts.without_track > 0 {
         say!("note: {} accesses are on the track of their subcell: there are too many threads", counts.without_track);

@@ -13,7 +13,7 @@ pub(crate) enum Failure {
     Unsupported(anyhow::Error),
     /// 4: more was lost than allowed; the result was printed.
     Loss(anyhow::Error),
-    /// 5: scx_mitosis would reject the configuration on the target host, so there is none; or one is worse than wanted.
+    /// 5: scx_mitosis would reject the configuration on the target host, so no configuration is written; or one is worse than `--at-least`.
     DoesNotFit(anyhow::Error),
     /// The status of the command that was profiled.
     Command(u8),

@@ -98,7 +98,7 @@ pub(super) struct Filter {
     pub(super) left_out: u64,
     /// True if any was kept.
     kept: bool,
-    /// What the recording contains, until a sample is kept.
+    /// The contents of the recording, until a sample is kept.
     seen: SelectionCounts,
 }
 
@@ -189,7 +189,7 @@ impl Filter {
         (self.from, self.to)
     }
 
-    /// What there was to select from, if the selection is empty.
+    /// The values to select from, if the selection is empty.
     pub(super) fn nothing(&self) -> Option<String> {
         if self.kept || self.left_out == 0 {
             return None;

@@ -22,7 +22,7 @@ impl Format {
         }
     }
 
-    /// The result in this form, of which only one is made. The text is escaped for a terminal here, JSON where it is made.
+    /// The result in this form; only this form is made. The text is escaped for a terminal here, JSON where it is made.
     pub(super) fn render(
         self,
         json: impl FnOnce() -> anyhow::Result<String>,

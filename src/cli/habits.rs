@@ -1,4 +1,4 @@
-//! What users of perf and of scx_characterize type that scxprof has under another name, or not at all: what does the same here, or what
+//! Command lines of perf and of scx_characterize that scxprof has under another name, or not at all: what does the same here, or what
 //! to type instead.
 
 use std::borrow::Cow;
@@ -117,7 +117,7 @@ pub(super) fn without_kind(args: &[OsString]) -> Cow<'_, [OsString]> {
     args.iter().enumerate().filter(|(at, _)| *at != 2).map(|(_, word)| word.clone()).collect()
 }
 
-/// The sentence for a command line of perf that is none of scxprof.
+/// The sentence for a command line of perf that scxprof does not have.
 pub(super) fn check(args: &[OsString]) -> Result<(), Failure> {
     let words = args.get(1..).unwrap_or_default();
     let is = |known: &[&str]| words.len() >= known.len() && words.iter().zip(known).all(|(word, known)| word == known);

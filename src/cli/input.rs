@@ -1,4 +1,4 @@
-//! What commands read: profiles and other recordings, traces of other tools, folded stacks, configurations. Each is opened here,
+//! The inputs of commands: profiles and other recordings, traces of other tools, folded stacks, configurations. Each is opened here,
 //! with the errors about it, and read here if that is the same for several commands.
 
 use std::fs::File;
@@ -54,7 +54,7 @@ impl InputArgs {
     }
 }
 
-/// What a file is, by its content.
+/// The type of a file, by its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum InputKind {
     /// A trace in Perfetto's format, compressed or not.
@@ -131,7 +131,7 @@ fn not_ours(error: &ProfileError, path: &Path) -> Failure {
     ))
 }
 
-/// A session that reads a profile, with so many bytes of memory.
+/// A session that reads a profile, with this number of bytes of memory.
 pub(super) fn session(profile: &mut Profile, memory: usize) -> Builder<'_> {
     Session::builder().profile(profile).memory(memory)
 }
@@ -236,7 +236,7 @@ pub(super) fn text(path: &Path) -> Result<BufReader<File>, Failure> {
     file.map(BufReader::new).map_err(|error| Failure::Usage(anyhow!("cannot open {}: {error}", path.display())))
 }
 
-/// The text of a file that is a list of objects with names, as configurations are; `None` if it is none.
+/// The text of a file that is a list of objects with names, as configurations are; `None` for other files.
 pub(super) fn list_of_named(path: &Path) -> Option<String> {
     let mut text = String::new();
     let mut file = BufReader::new(open::regular(path).ok()?.take(MAX_CONFIGURATION + 1));
@@ -281,7 +281,7 @@ pub(super) fn with_recorded_tasks(placement: Placement, profile: &Profile) -> Pl
     placement.with_tasks(Arc::new(recorded_tasks(profile)))
 }
 
-/// What a recording says of threads beside samples.
+/// The facts about threads in a recording beside samples.
 pub(super) fn recorded_tasks(profile: &Profile) -> Tasks {
     let (tasks, damage) = profile.tasks();
     if let Some(damage) = damage {
@@ -297,7 +297,7 @@ pub(super) fn with_living_tasks(placement: Placement, roots: &Roots) -> Placemen
     }
     let mut tasks = Tasks::default();
     if let Err(error) = tasks.read(roots, None, false) {
-        say!("note: conditions on users, parents and nice values are not decided: {error}");
+        say!("note: conditions on users, parents and nice values cannot be decided: {error}");
     }
     placement.with_tasks(Arc::new(tasks))
 }
@@ -310,7 +310,7 @@ pub(super) fn given_configuration(option: &str, path: Option<&Path>) -> Result<O
 /// Says that cells ask for hints that are not known. A layer that may take a thread by its hint is named beside the others.
 pub(super) fn say_unhinted(option: &str, placement: Option<&Placement>) {
     if placement.is_some_and(|it| it.cells().is_some() && it.uses_hints()) {
-        say!("note: {option}: the configuration asks for task hints, and none are known here: threads count as if they had none");
+        say!("note: {option}: the configuration matches task hints, and none are known here: threads count as if they had none");
     }
 }
 
@@ -319,7 +319,7 @@ pub(super) fn interrupted() -> Failure {
     Failure::NoResult(anyhow!("interrupted: nothing was written"))
 }
 
-/// What of an input could not be read, one sentence each.
+/// The damage of an input, one sentence each.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Damage {
     is_trace: bool,

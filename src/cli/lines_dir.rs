@@ -20,7 +20,7 @@ pub(super) const LINES: &str = "perf.jsonl";
 pub(super) const SCHED_LINES: &str = "perf.sched.jsonl";
 /// All that `process` writes.
 const WRITTEN: [&str; 4] = [LINES, SCHED_LINES, META, TASKS];
-/// What says that `process` wrote the others.
+/// The file that shows that `process` wrote the others.
 const META: &str = "meta.json";
 const TASKS: &str = crate::profile::tasks::NAME;
 

@@ -266,7 +266,7 @@ fn say(args: &MergeArgs, merged: &Evidence, decided: &FleetDecision, json: &str)
         let names: Vec<&str> = report.outliers.iter().take(8).map(|it| it.host.as_str()).collect();
         let more = report.outliers.len().saturating_sub(names.len());
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        say!("note: hosts that share otherwise than most: {}{more}", names.join(", "));
+        say!("note: hosts on which threads share differently than on most: {}{more}", names.join(", "));
     }
     if args.verbose > 0 {
         let width = width::of(&std::io::stderr());
@@ -275,8 +275,8 @@ fn say(args: &MergeArgs, merged: &Evidence, decided: &FleetDecision, json: &str)
         if let Some(score) = score {
             let _ = writeln!(
                 text,
-                "Beyond what threads avoid by chance that run anywhere: {:.1} % on {} last-level caches (docs/score.md); {:.1} % of all \
-                 possible misses are avoidable",
+                "Beyond what unplaced threads avoid by chance: {:.1} % on {} last-level caches (docs/score.md); {:.1} % of all possible \
+                 misses are avoidable",
                 score * 100.0,
                 args.llcs,
                 merged.avoidable() * 100.0

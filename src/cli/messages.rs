@@ -1,4 +1,4 @@
-//! What commands say about samples, losses and decisions: the sentences and tables, not when they are printed.
+//! The messages of commands about samples, losses and decisions: the sentences and tables, not when they are printed.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -48,7 +48,7 @@ pub(super) fn lasted(duration: Duration) -> String {
     }
 }
 
-/// What was sampled and how long, for `-v`.
+/// The sampled tasks and time, for `-v`.
 pub(super) fn source(sampled: &Sampled) -> String {
     let Sampled { decider, outcome, .. } = sampled;
     let source = decider.source();
@@ -60,7 +60,7 @@ pub(super) fn source(sampled: &Sampled) -> String {
     )
 }
 
-/// Who was sampled, and what the addresses come from, for `-v`.
+/// The sampled tasks, and the source of the addresses, for `-v`.
 pub(super) fn summary(verbose: u8, sampled: &Sampled) -> String {
     let Sampled { decider, outcome, .. } = sampled;
     let mut text = String::new();
@@ -257,7 +257,7 @@ fn number(count: u64, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// What became of events that gave no usable sample.
+/// The reasons why events gave no usable sample.
 fn of_no_use(outcome: &Outcome, was: &str) -> String {
     let Outcome { events, loss, .. } = outcome;
     let (events, seen) = (number(*events, "event"), loss.seen());

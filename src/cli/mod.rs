@@ -279,7 +279,7 @@ mod tests {
             let words: Vec<_> = below.get_many::<OsString>("command").unwrap().map(|it| it.to_str().unwrap()).collect();
             assert_eq!(words.join(" "), command, "{line}");
         }
-        // An option that is misspelt before it is none of the command's.
+        // A misspelt option before it does not belong to the command.
         assert!(parse("scxprof run --frobnicate true").is_err());
         assert!(parse("scxprof extract a b").is_err());
     }
@@ -316,7 +316,7 @@ mod tests {
         assert!(error("scxprof score -f x --config y --llcs 4294967295").contains("4294967295 is not in 2..=1024"));
         assert!(error("scxprof run --target-cpus 4294967295").contains("4294967295 is not in 1..=65536"));
         assert!(error("scxprof run --target-llcs 0").contains("0 is not in 1..=1024"));
-        assert!(error("scxprof record --call-graph lbr").contains("none of fp, dwarf and dwarf,BYTES"));
+        assert!(error("scxprof record --call-graph lbr").contains("not one of fp, dwarf and dwarf,BYTES"));
     }
 
     #[test]

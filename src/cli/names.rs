@@ -53,7 +53,7 @@ fn is_default(name: &str) -> bool {
     is_number(parts.next(), 4) && is_number(parts.next(), 8) && parts.next().is_some_and(|host| !host.is_empty())
 }
 
-/// When the profile at `path` was written; `None` if it is none that `record` or perf named.
+/// When the profile at `path` was written; `None` if its name is not one of `record` or perf.
 fn written(path: &Path, name: &OsStr) -> Option<SystemTime> {
     let name = name.to_str()?;
     let metadata = path.metadata().ok()?;

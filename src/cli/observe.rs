@@ -58,7 +58,7 @@ pub(super) type Each<'a> =
 /// CPUs were observed.
 type Begin<'a> = &'a mut dyn FnMut(CpuPlaces, Option<&TraceThreads>, u64);
 
-/// What the results of analysers are made from.
+/// The inputs of the analysers' results.
 enum Whole {
     Trace(Box<Trace<File>>),
     Profile(Box<Recording>),
@@ -188,7 +188,7 @@ pub(super) fn observe(
     analysis: impl FnOnce(CpuPlaces) -> Option<Analysis>,
 ) -> Result<Observed, Failure> {
     match input::kind(path) {
-        // The reader of traces says what it is none of.
+        // The reader of traces says which formats it is not.
         InputKind::Trace | InputKind::Unknown => observe_trace(path, signals, analysis(CpuPlaces::default())),
         InputKind::Profile => observe_profile(path, signals, analysis),
     }

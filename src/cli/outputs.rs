@@ -12,7 +12,7 @@ use super::output::{is_stdout, Output, Readers, Stdout};
 use crate::report::{self, html, Report, RunFacts};
 use crate::session::{Analysis, Outcome};
 
-/// Where results go.
+/// The destinations of results.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Result")]
 pub(super) struct OutputArgs {
@@ -36,13 +36,13 @@ pub(super) struct OutputArgs {
 /// The destinations, opened.
 #[derive(Debug)]
 pub(super) struct Outputs {
-    /// That of the configuration, or of what is printed instead, until it is written.
+    /// The destination of the configuration, or of the result that replaces it, until it is written.
     result: Option<Output>,
     report: Option<Output>,
     html: Option<Output>,
     sharing_csv: Option<Output>,
     prometheus: Option<Output>,
-    /// That of the evidence for a fleet.
+    /// The destination of the evidence for a fleet.
     evidence: Option<EvidenceTo>,
     /// True if no result goes to stdout.
     is_stdout_free: bool,
@@ -202,7 +202,7 @@ impl Outputs {
         self.result.as_ref().and_then(Output::width)
     }
 
-    /// Writes the result, of which there is one.
+    /// Writes the result. There is one.
     pub(super) fn write_result(&mut self, bytes: &[u8]) -> Done {
         self.result.take().map_or(Ok(()), |output| output.write(bytes, true).map_err(Failure::NoResult))
     }

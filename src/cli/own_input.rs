@@ -35,7 +35,7 @@ const OUTPUTS: &[(&str, &str)] = &[
 /// Files beside a profile's records that are read with them.
 const BESIDE: [&str; 2] = ["meta.json", "recovered.jsonl"];
 
-/// What a file is, whatever its name.
+/// The identity of a file, whatever its name.
 type Identity = (u64, u64);
 
 fn identity(metadata: &Metadata) -> Option<Identity> {

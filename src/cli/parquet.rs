@@ -36,7 +36,7 @@ pub(super) struct Request<'a> {
 /// Tables that are complete.
 pub(super) struct Read<W> {
     pub(super) finished: Finished<W>,
-    /// What is to be said when the result was written: that something was lost.
+    /// The messages after the result was written: losses.
     pub(super) end: Done,
 }
 
@@ -178,7 +178,7 @@ impl TableDir {
             }
             anyhow::ensure!(!stop(), "interrupted");
             let named = parent.path().join(&name);
-            anyhow::ensure!(is_free(&named), "it exists by now");
+            anyhow::ensure!(is_free(&named), "it exists meanwhile");
             // Of two directories the kernel replaces only an empty one.
             fs::rename(temporary.path(), &named)?;
             Ok(())

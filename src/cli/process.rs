@@ -43,7 +43,7 @@ const MAX_CODES: usize = 1 << 17;
 /// Bytes of all their text in lines.
 const MAX_TEXT: usize = 32 << 20;
 
-/// Turn a profile into lines of JSON: DIR/perf.jsonl
+/// Convert a profile to JSON Lines: DIR/perf.jsonl
 #[derive(Debug, Args)]
 #[command(
     after_help = EXAMPLES,

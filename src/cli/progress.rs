@@ -80,7 +80,7 @@ fn line(seconds: u64, limit: Option<u64>, what: &str, width: usize) -> String {
     text.chars().take(width.saturating_sub(1)).collect()
 }
 
-/// What removes a line of so many characters from a terminal (ECMA-48: CUU, CR, ED). One that was made narrower since has put
+/// What removes a line of this number of characters from a terminal (ECMA-48: CUU, CR, ED). One that was made narrower since has put
 /// the end of the line on further rows.
 fn cleared(drawn: usize, width: usize) -> String {
     let above = drawn.saturating_sub(1) / width.max(1);

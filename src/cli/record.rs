@@ -155,7 +155,7 @@ impl Places {
         ] {
             if is_records && is_given {
                 return Err(Failure::Usage(anyhow!(
-                    "-o {}: a perf.data alone is written, so {option} is of no use; name a directory or an archive (.tar.gz)",
+                    "-o {}: a perf.data alone is written, so {option} has no effect; name a directory or an archive (.tar.gz)",
                     dir.display()
                 )));
             }
@@ -315,7 +315,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<(), Failure> {
     let watched = |ended: &mut dyn FnMut(Progress) -> bool| session.run_into(&mut tasks, ended);
     let outcome = capture::watch(wanted.watch.limit(), command.as_mut(), &signals, tables.as_ref(), watched);
     capture::say_notes(&outcome, rate_before);
-    // An incomplete profile is kept too: readers read what there is.
+    // An incomplete profile is kept too: readers read what it has.
     let tasks = tasks.finish(args.sched);
     if tasks.left_out() > 0 {
         say!(

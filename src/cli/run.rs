@@ -85,7 +85,7 @@ pub(super) fn run(args: &RunArgs, stdout: Stdout) -> Result<(), Failure> {
     let made = if scored.is_empty() { Made::new(shown, output_args) } else { Made::Configuration };
     let mut analysis = decision.analysis(made);
     if decision.use_hints && !wanted.hints.are_followed() {
-        return Err(Failure::Usage(anyhow!("--use-hints needs --hints-map, which says where the hints are")));
+        return Err(Failure::Usage(anyhow!("--use-hints needs --hints-map, which names the map of the hints")));
     }
     let roots = wanted.watch.roots();
     let places = topology::online_cpus(&roots).map(|cpus| topology::places(&roots, &cpus)).unwrap_or_default();

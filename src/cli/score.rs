@@ -33,8 +33,8 @@ Examples:
 /// Which configurations are judged, and how.
 #[derive(Debug, Args)]
 pub(super) struct JudgeArgs {
-    /// Last-level caches of the host that will run the scheduler, on which groups are in an order that nobody knows; a subcell that is
-    /// on several of them avoids less [default: those of --target-llcs, in the order of scx_mitosis, if there are several; else 2]
+    /// Last-level caches of the host that will run the scheduler; the order of the groups on them is unknown, and a subcell on
+    /// several of them avoids less [default: those of --target-llcs, in the order of scx_mitosis, if there are several; else 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=MAX_LLCS), help_heading = TUNING)]
     llcs: Option<u32>,
     /// Exit with 5 if a configuration has a locality below this

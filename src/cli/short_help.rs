@@ -118,7 +118,7 @@ fn without_asides(text: &str) -> String {
     kept + rest
 }
 
-/// At most so many characters, cut after a word.
+/// At most this number of characters, cut after a word.
 fn cut(text: &str, room: usize) -> String {
     if text.chars().count() <= room {
         return text.to_owned();

@@ -16,7 +16,7 @@ const TOGETHER: u64 = 100_000_000;
 /// The message of an immediate end.
 const SAID: &[u8] = b"error: ended by a second signal; what was not written yet is lost\n";
 
-/// What is done before a second signal ends the process.
+/// Work that is done before a second signal ends the process.
 static AT_EXIT: OnceLock<fn()> = OnceLock::new();
 
 /// Calls `then` before a second signal ends the process. It runs in a signal handler.
@@ -39,7 +39,7 @@ struct SignalCounts {
     count: AtomicUsize,
     /// When the last one came, CLOCK_MONOTONIC.
     last: AtomicU64,
-    /// SIGHUP came, where it does not end the work.
+    /// SIGHUP came while it does not end the work.
     reload: Arc<AtomicBool>,
 }
 

@@ -11,7 +11,7 @@ use crate::sampler::hardware::{DEFAULT_LDLAT, DEFAULT_RATE};
 use crate::sampler::{Hardware, Pace, SamplerError};
 use crate::session::{of_source, HostOptions, NotStarted, SessionError};
 
-/// What is sampled and how often.
+/// The sampled events and their rate.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "How to sample")]
 pub(super) struct SourceArgs {
@@ -92,7 +92,7 @@ impl Wanted {
     }
 }
 
-/// What a user of perf gets for `-e`.
+/// The answer to a user of perf who types `-e`.
 fn not_an_event(_: &str) -> Result<String, String> {
     Err("scxprof has no events to choose from; --source pebs, ibs, timer, faults or wakeups chooses what to sample"
         .to_owned())
@@ -148,7 +148,7 @@ pub(super) fn say_chosen(source: Source, rate: Option<(&str, f64)>, skipped: &[(
     say!("note: using the {source} source{rate} ({why})");
 }
 
-/// What is watched, and so what helps where the kernel forbids it.
+/// What is watched, which determines what helps if the kernel forbids it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Watched {
     /// All tasks, though some would be possible too.
@@ -197,10 +197,10 @@ pub(super) fn failure_of(error: NotStarted, watched: Watched, verbose: u8) -> Fa
         return forbidden(&error, verbose, sentence);
     }
     match error.error {
-        // The last source takes as few files as any; what the others lacked helps nobody.
+        // The last source needs the fewest files; what the others lacked would not help.
         SessionError::Sampler(error @ SamplerError::TooManyThreads { .. }) => Failure::Unsupported(error.into()),
         SessionError::Sampler(error) if !error.is_unsupported() => Failure::Usage(error.into()),
-        // Its only source is how it asks for events, and tells nobody anything.
+        // Its only source is how it opens events, which says nothing useful.
         SessionError::Sampler(error) if watched == Watched::Sched => {
             Failure::Unsupported(anyhow!("{error}. Details: scxprof doctor"))
         }

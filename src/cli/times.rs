@@ -13,7 +13,7 @@ pub(super) fn us(ns: Option<u64>) -> String {
     ns.map_or("-".to_owned(), |ns| format!("{:.1}", ns as f64 / 1e3))
 }
 
-/// The mark of a line that lacks more than 0.1 % of its events: `losses` touch it beside so many events, and so does the same part
+/// The mark of a line that lacks more than 0.1 % of its events: `losses` affect it beside this number of events, and so does the same part
 /// of all events that were lost.
 pub(super) fn mark(losses: u64, events: u64, loss: &SchedLoss) -> &'static str {
     if losses > 0 && (is_much(losses, events) || loss.percent() > MUCH_PERCENT) {

@@ -156,7 +156,7 @@ fn table(args: &DiffArgs, found: &TraceDifference, width: Option<usize>) -> Stri
     let (same, few) = (count(Verdict::NoChange), count(Verdict::TooFew));
     let _ = writeln!(
         text,
-        "{changed} of {} numbers changed; {same} did not, and of {few} there is too little to say it{}",
+        "{changed} of {} numbers changed, {same} did not, and {few} have too little data{}",
         found.lines.len(),
         if args.all { "" } else { " (--all prints them)" }
     );
@@ -166,7 +166,7 @@ fn table(args: &DiffArgs, found: &TraceDifference, width: Option<usize>) -> Stri
     let [a, b] = found.method.windows;
     let _ = writeln!(
         text,
-        "Intervals: bootstrap over {a} windows of A and {b} of B, {} draws. Of 100 numbers that did not change, one is called changed.",
+        "Intervals: bootstrap over {a} windows of A and {b} of B, {} draws. About 1 of 100 unchanged numbers is called changed.",
         found.method.draws
     );
     wrapped(&text, width)

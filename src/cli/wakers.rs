@@ -1,4 +1,4 @@
-//! `scxprof sched --wakers`: who wakes whom, who preempts whom, and chains of wakeups.
+//! `scxprof sched --wakers`: which threads wake and preempt each other, and chains of wakeups.
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -11,15 +11,15 @@ use scxprof_base::columns::{fitted, Column};
 use scxprof_sched::wakers::report::{ChainLine, EdgeLine, Level, Party, PreemptionLine, Report, Within};
 use scxprof_sched::wakers::{Locality, MAX_LENGTH};
 
-/// What wakes and is no thread.
+/// The name of a waker that is not a thread.
 const INTERRUPT: &str = "(interrupt)";
-/// What gets a CPU and is no thread.
+/// The name of the idle task as a preempting thread.
 const IDLE: &str = "(idle)";
 
 #[derive(Debug, Args)]
 pub(super) struct WakerArgs {
-    /// Print who wakes whom, who preempts whom, and chains of wakeups, instead of --by: of each thread [default], or of each
-    /// class, the threads of a name and cgroup
+    /// Instead of --by, print which threads wake and preempt each other, and chains of wakeups: by thread [default], or by
+    /// class, the threads of one name and cgroup
     #[arg(
         long,
         value_name = "LEVEL",

@@ -1,4 +1,4 @@
-//! What threads of different cells share. Communities stay within a cell, so they do not show it.
+//! What threads of different cells share. Communities are found within a cell, so they do not show this.
 
 use std::collections::BTreeMap;
 
@@ -18,11 +18,11 @@ const REMEMBERED: usize = 8192;
 /// What cells share with each other.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Across {
-    /// The pairs of cells for which one cache would be worth it for certain, those first that lose most.
+    /// The pairs of cells that would certainly gain from one cache, those that lose most first.
     pub pairs: Vec<CellPair>,
     /// How many more such pairs there are.
     pub left_out: usize,
-    /// For each thread, whether the same is true for it and the threads of all other cells.
+    /// For each thread, whether it and the threads of all other cells would certainly gain from one cache.
     pub shares: Vec<bool>,
 }
 
@@ -51,13 +51,13 @@ struct Gain {
 }
 
 impl Gain {
-    /// Adds what rests on `counted` misses: as many of a count of Poisson's distribution are uncertain by their square root.
+    /// Adds a value that rests on `counted` misses: a Poisson count is uncertain by its square root.
     fn add(&mut self, misses: f64, counted: f64) {
         self.misses += misses;
         self.variance += misses * misses / counted.max(1.0);
     }
 
-    /// True if it is for certain the part of `demand` that is worth it.
+    /// True if it is certainly as large a part of `demand` as is worth it.
     fn is_worth(self, demand: f64) -> bool {
         let Rules { worth, sure, .. } = Rules::default();
         self.misses > 0.0 && self.misses - sure * self.variance.sqrt() >= worth * demand
@@ -82,7 +82,7 @@ impl Between {
 }
 
 impl Sharing {
-    /// What cells share with each other, by the cell of each thread. Nothing is computed if no memory is of two cells.
+    /// What cells share with each other, by the cell of each thread. Nothing is computed if no memory is shared by two cells.
     pub(crate) fn across(&self, cells: &[u32]) -> Across {
         let none = Across { shares: vec![false; cells.len()], ..Across::default() };
         if !self.is_any_of_two(cells) {
@@ -228,7 +228,7 @@ mod tests {
         Sample { raw, thread, memory: Some(memory), ..Sample::default() }
     }
 
-    /// Threads of which each makes this part of its stores to a file of 64 pages, and the others to memory of its own.
+    /// Threads; each makes this part of its stores to a file of 64 pages, and the others to private memory.
     fn sharing(parts: &[f64], samples: u32) -> Sharing {
         let mut rng = Rng::new(7);
         let mut sharing = Sharing::new(4 << 20);

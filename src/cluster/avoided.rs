@@ -1,4 +1,4 @@
-//! How many possible misses threads avoid that share a cache.
+//! How many possible misses threads avoid if they share a cache.
 //!
 //! Of the fills of a region all are avoided but those of one thread, which must fetch the data anyway. A transfer is avoided if
 //! the thread that took the line away shares the cache: any thread's write takes it from a reader, and any access takes it from a
@@ -23,7 +23,7 @@ impl Taken {
         })
     }
 
-    /// What is left of all without a part of it.
+    /// The rest of a sum without a part of it.
     pub(crate) fn without(self, part: Self) -> Self {
         // Sums in another order differ a little.
         let rest = |all: f64, part: f64| if all - part > 1e-9 * all { all - part } else { 0.0 };
@@ -70,7 +70,7 @@ impl Together {
         let (per_access, per_write) = if taken > 0.0 {
             (it.moved * part / taken, it.moved * (1.0 - part) / taken)
         } else if others.accesses > 0.0 {
-            // Nobody was seen writing it: whoever else uses it may have.
+            // No sample wrote it: any other thread that uses it may have.
             (it.moved / others.accesses, 0.0)
         } else {
             (0.0, 0.0)
@@ -93,14 +93,14 @@ impl Together {
         }
     }
 
-    /// One thread that was counted as two, and shares nothing with itself.
+    /// One thread that was counted as two; it shares nothing with itself.
     pub(crate) fn as_one(&self, other: &Self) -> Self {
         let both = self.with(other);
         let own = both.per_access * both.accesses + both.per_write * both.writes;
         Self { most: both.fills, own, ..both }
     }
 
-    /// These threads without some of them; `most` is what [`Self::most`] is then.
+    /// These threads without some of them; `most` is then the value of [`Self::most`].
     pub(crate) fn without(&self, some: &Self, most: f64) -> Self {
         Self {
             fills: self.fills - some.fills,
@@ -138,7 +138,7 @@ impl Together {
         self.per_access * other.accesses + self.per_write * other.writes
     }
 
-    /// What they avoid.
+    /// The misses that they avoid.
     pub(crate) fn avoided(&self) -> f64 {
         self.fills - self.most + self.moved()
     }
@@ -172,9 +172,9 @@ pub(super) fn sum_by_key<T, K: Ord>(items: &mut Vec<T>, key: impl Fn(&T) -> K, a
 }
 
 impl Region {
-    /// Takes a part of the fills for transfers that sparse samples don't show: of a buffer of which each line is sampled once,
-    /// nothing says that another thread had the line before. It was taken away as often as the accesses of the others to the whole
-    /// region say. `owner` gives the first number of a thread that has several.
+    /// Counts a part of the fills as transfers that sparse samples don't show: if each line of a buffer is sampled once,
+    /// no sample shows that another thread had the line before. It was taken away as often as the accesses of the others to the whole
+    /// region suggest. `owner` gives the first number of a thread that has several.
     pub(crate) fn add_unseen_transfers(&mut self, owner: impl Fn(u32) -> u32) {
         let all = Taken::by(self.sharers.iter());
         let mut of_owner: FxHashMap<u32, Taken> = FxHashMap::default();
@@ -202,7 +202,7 @@ impl Region {
         sums(self.uses(), label)
     }
 
-    /// Of each sharer, how many of its own possible misses it avoids with all others.
+    /// For each sharer, how many of its own possible misses it avoids together with all others.
     pub(crate) fn with_all(&self) -> impl Iterator<Item = (u32, f64)> + '_ {
         let fills = |it: &Sharer| (it.misses - it.moved).max(0.0);
         let (mut most, mut second) = (0.0f64, 0.0f64);
@@ -217,7 +217,7 @@ impl Region {
         })
     }
 
-    /// What threads avoid here that share a cache.
+    /// The misses that threads avoid here if they share a cache.
     pub(crate) fn avoided(&self, is_in: impl Fn(u32) -> bool) -> f64 {
         self.by_label(|thread| is_in(thread).then_some(0)).iter().map(|it| it.1.avoided()).sum::<f64>() * self.fits
     }
@@ -259,7 +259,7 @@ mod tests {
         near(avoided(&sequence, &[1, 2]), 0.0);
         near(avoided(&sequence, &[0, 1]), 30.0 + 90.0);
         near(avoided(&sequence, &[0, 1, 2]), 240.0);
-        // A flag that nobody is seen setting.
+        // A flag that no sample sets.
         near(avoided(&region(&[(30.0, 30.0, 30.0, 0.0), (10.0, 10.0, 10.0, 0.0)]), &[0, 1]), 40.0);
     }
 

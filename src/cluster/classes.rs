@@ -12,29 +12,29 @@ use super::sketch::Sharing;
 /// Threads of a cell that are compared with each other: those with most accesses.
 const MAX_THREADS: usize = 3000;
 
-/// What a class of threads does.
+/// The sums of a class of threads.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ClassUse {
     /// Its threads with samples.
     pub threads: u32,
     /// Their possible misses, weighted by cost.
     pub misses: f64,
-    /// The number of them that was counted, for how certain it is.
+    /// The number of misses that was counted, from which the certainty follows.
     pub counted: f64,
     /// The lines that they touched, as far as they were sampled: each thread's own count.
     pub lines: f64,
 }
 
-/// What two classes share, or the threads of one class with each other. All but `avoidable` is of threads in the same cell.
+/// What two classes share, or the threads of one class with each other. All but `avoidable` covers threads in the same cell only.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct PairUse {
     /// The sum over pairs of threads of the possible misses of the one that has fewer.
     pub possible: f64,
-    /// Those of them that fall on regions that both use, without hubs.
+    /// The part of `possible` on regions that both use, without hubs.
     pub shared: f64,
-    /// The same with hubs, of which no line counts for more than its part.
+    /// The same with hubs; no line of a hub counts for more than its part.
     pub common: f64,
-    /// Those that are transfers of lines that both write.
+    /// The part of `possible` that are transfers of lines that both write.
     pub contended: f64,
     /// Avoidable misses between them, weighted by cost: over all pairs of a run, what one cache for all threads avoids.
     pub avoidable: f64,
@@ -138,7 +138,7 @@ impl Sharing {
     }
 }
 
-/// The region with what of its misses may make a community of all threads: no line of it counts for more than its part.
+/// The region with those of its misses that may make a community of all threads: no line of it counts for more than its part.
 fn without_hot_lines(region: &Region, demand: &[Demand]) -> Region {
     let rules = Rules::default();
     let sum: f64 = region.sharers.iter().map(|it| region.part(it, demand)).sum();

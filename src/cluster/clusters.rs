@@ -53,10 +53,10 @@ pub enum Verdict {
     Unknown(Reason),
 }
 
-/// How much [`Sharing::solve`](super::Sharing::solve) finds out; each has what those before it have.
+/// How much [`Sharing::solve`](super::Sharing::solve) computes; each variant includes those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Detail {
-    /// The communities, and what a partition of the threads is worth.
+    /// The communities, and the locality of partitions of the threads.
     Communities,
     /// [`Community::over_time`].
     OverTime,
@@ -76,7 +76,7 @@ pub struct ClusterOptions<'a> {
     pub max_threads: usize,
     /// The process of each thread, if the samples are first touches of pages (source `faults`).
     pub first_touches: Option<&'a [u32]>,
-    /// How much is found out.
+    /// How much is computed.
     pub detail: Detail,
 }
 
@@ -96,7 +96,7 @@ pub struct Community {
     pub threads: Vec<u32>,
     /// The accesses of its threads.
     pub accesses: f64,
-    /// Its part of all accesses of the host.
+    /// Its part of all accesses on the host.
     pub share_of_accesses: f64,
     /// The part of a member's possible misses that it has in common with another member, on average.
     pub common: f64,
@@ -111,7 +111,7 @@ pub struct Community {
     /// Whether they share with the same threads all the time; `None` for runs of less than half a second, for samples without
     /// times, and without [`Detail::OverTime`].
     pub over_time: Option<OverTime>,
-    /// The part of communities with as much evidence that were right in streams of known truth; see [`super`]. It counts on
+    /// The part of communities with as much evidence that were right in streams of known truth; see [`super`]. It is complete with
     /// [`Detail::Report`].
     pub confidence: f64,
     /// The largest regions that its threads share, by the misses that a shared cache avoids; with [`Detail::Report`].
@@ -142,7 +142,7 @@ pub struct Clusters {
     pub stats: SketchStats,
     /// All regions that threads of one cell share, by thread and not by rank.
     pub(crate) regions: Vec<Region>,
-    /// Who shares what, region by region and line by line.
+    /// Which threads share what, region by region and line by line.
     pub(crate) shared: Shared,
     /// The possible misses of each thread that was compared.
     pub(crate) demand: Vec<f64>,
@@ -194,7 +194,7 @@ pub struct Hot {
     pub by_thread: Vec<LineUse>,
 }
 
-/// What one thread did to a line.
+/// The accesses of one thread to a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LineUse {

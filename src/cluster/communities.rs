@@ -6,13 +6,13 @@ use super::regions::regions;
 use super::rules::{Demand, RawCommunity, Region, Rules, Sharer};
 use super::unions::Sets;
 
-/// Lines of a last-level cache (32 MiB). Of a larger region the next thread can find only this much there.
+/// Lines of a last-level cache (32 MiB). Of a larger region, the next thread finds at most this much in the cache.
 const LLC_LINES: f64 = 524_288.0;
 
 /// The largest number of transfers to a thread for one transfer to the threads that contend with it.
 pub(crate) const BACK_AND_FORTH: f64 = 3.0;
 
-/// The regions of one cell and its communities; `threads` are its threads by rank, and `uses` what these did, by rank.
+/// The regions of one cell and its communities; `threads` are its threads by rank, and `uses` their accesses, by rank.
 pub(crate) fn solve(
     misses: &Misses,
     uses: Vec<Use>,
@@ -28,7 +28,7 @@ pub(crate) fn solve(
     (regions, found)
 }
 
-/// The regions that these threads share, by rank; none is called a hub.
+/// The regions that these threads share, by rank; none counts as a hub.
 pub(crate) fn shared_regions(misses: &Misses, threads: &[u32], owner: impl Fn(u32) -> u32) -> Vec<Region> {
     let ranks = Ranks::new(misses, std::iter::once(threads));
     shared(misses, ranks.uses(misses, 0), threads, owner, None).0
@@ -77,7 +77,7 @@ impl Ranks {
         Self { rank_of, uses, begins }
     }
 
-    /// What the threads of a cell did, by their ranks.
+    /// The accesses of the threads of a cell, by their ranks.
     pub(crate) fn uses(&self, misses: &Misses, cell: usize) -> Vec<Use> {
         let of_cell = self.uses[self.begins[cell]..self.begins[cell + 1]].iter().map(|&at| &misses.uses[at as usize]);
         of_cell.map(|it| Use { thread: self.rank_of[it.thread as usize], ..*it }).collect()
@@ -359,7 +359,7 @@ fn in_component(
         whole(&open, open.len() == scope.len(), spans_processes, &own, demand, rules)
     };
     let processes: Vec<RawCommunity> = scopes.processes(component).filter_map(|it| all_of(it, false)).collect();
-    // Judge a process by itself, unless it has about as much in common with the other processes.
+    // Judge a process separately, unless it has about as much in common with the other processes.
     let most = processes.iter().map(|it| it.common).fold(0.0, f64::max);
     let spans_processes = scopes.processes(component).all(|it| it.len() < component.len());
     let together = all_of(component, spans_processes).filter(|it| it.common >= rules.cohesion * most);
@@ -390,7 +390,7 @@ fn unite(
         let local: Vec<u32> =
             members.iter().filter_map(|rank| Some(component.binary_search(rank).ok()? as u32)).collect();
         let found = affinity.found(&local, &demands, rules)?;
-        // It is as certain as the set that others were added to.
+        // It is as certain as the set to which others were added.
         let deviations = linked.get(set as usize).map_or(found.deviations, |it| it.deviations.max(found.deviations));
         Some(RawCommunity { members, deviations, ..found })
     };
@@ -411,7 +411,7 @@ fn captured(found: &[RawCommunity], regions: &[&Region], threads: &[u32]) -> f64
     }
 }
 
-/// One community of the remaining threads of a scope, if they have so much in common that it is worth it without other threads
+/// One community of the remaining threads of a scope, if they have enough in common even without other threads
 /// to compare with: either data, of which no line counts for more than its part, or, if there is no finer community
 /// (`is_whole`), lines that all of them write.
 fn whole(

@@ -7,11 +7,11 @@ use crate::sample::caches::Caches;
 
 /// Random orders of the groups that are tried: fewer if there are many groups, as each order costs their square.
 const ORDERS: std::ops::RangeInclusive<usize> = 200..=4000;
-/// The pairs of groups that all orders together may cost.
+/// The number of pairs of groups that all orders together may cost.
 const WORK: usize = 4_000_000;
-/// With more groups than this, what two of them share is all the same.
+/// With more groups than this, all pairs have the same probability.
 const MOST_GROUPS: usize = 256;
-/// The most last-level caches; of more, there are as many.
+/// The most last-level caches; more count as this number.
 pub const MAX_CACHES: u32 = 1024;
 
 /// A group of threads.
@@ -25,19 +25,19 @@ pub struct Group {
     pub threads: usize,
 }
 
-/// How much threads run.
+/// The CPU use of threads.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Load {
     /// The threads.
     pub threads: usize,
     /// How many CPUs they would use: a thread that never sleeps uses 1.
     pub busy: f64,
-    /// The sum of the squares of what each uses. It tells few busy threads from many that mostly sleep.
+    /// The sum of the squares of the use of each. It distinguishes few busy threads from many that mostly sleep.
     pub squares: f64,
 }
 
 impl Load {
-    /// So many threads more that use `each` of a CPU, at most 1.
+    /// Adds this number of threads that use `each` of a CPU, at most 1.
     pub fn add(&mut self, threads: usize, each: f64) {
         let each = each.clamp(0.0, 1.0);
         self.threads = self.threads.saturating_add(threads);
@@ -45,7 +45,7 @@ impl Load {
         self.squares += threads as f64 * each * each;
     }
 
-    /// With the threads of another one.
+    /// The sum with the threads of another one.
     pub(crate) fn join(&mut self, other: &Self) {
         self.threads = self.threads.saturating_add(other.threads);
         self.busy += other.busy;
@@ -54,8 +54,8 @@ impl Load {
 
     /// How many of them run on `cpus` CPUs of their own, on average, if a thread that wakes up while all of these are busy runs elsewhere.
     ///
-    /// This is about the traffic that so many lines carry for a finite number of sources (Engset's formula), which lets a thread that
-    /// finds no CPU sleep again. The sources are equal threads with the same mean and variance of the number that run.
+    /// This is about the traffic that this number of lines carries for a finite number of sources (Engset's formula), which lets a
+    /// thread that finds no CPU sleep again. The sources are equal threads with the same mean and variance of the number that run.
     pub(crate) fn at_home(&self, cpus: f64) -> f64 {
         let each = (self.squares / self.busy).min(1.0);
         let threads = self.busy / each;
@@ -63,7 +63,7 @@ impl Load {
             return self.busy;
         }
         let ratio = each / (1.0 - each);
-        // The part of the time in which all of so many CPUs are busy.
+        // The part of the time in which all of this number of CPUs are busy.
         let mut all_busy = 1.0;
         let (mut fewer, mut carried, mut count) = (0.0, 0.0, 0.0);
         while count < cpus {
@@ -76,7 +76,7 @@ impl Load {
     }
 }
 
-/// A part of the CPUs of which it is known which ones it has.
+/// A part of the CPUs that is known exactly.
 #[derive(Debug, Clone)]
 pub struct Part {
     /// Its cell: parts of one cell lend each other idle CPUs.
@@ -89,10 +89,10 @@ pub struct Part {
     pub group: Option<usize>,
 }
 
-/// Where the threads of the parts of a cell run, which lend each other idle CPUs: of each part, the parts of its threads' time that are on
+/// Where the threads of the parts of a cell run, which lend each other idle CPUs: for each part, the fractions of its threads' time on
 /// the CPUs of each one.
 ///
-/// `parts` are their CPUs and their threads. Where there are too few idle CPUs, threads wait for their own.
+/// `parts` are their CPUs and their threads. If there are too few idle CPUs, threads wait for their own.
 pub(crate) fn lent(parts: &[(f64, Load)]) -> Vec<Vec<f64>> {
     let home: Vec<f64> = parts.iter().map(|(cpus, load)| load.at_home(*cpus)).collect();
     let away: Vec<f64> = parts.iter().zip(&home).map(|((_, load), home)| (load.busy - home).max(0.0)).collect();
@@ -109,7 +109,7 @@ pub(crate) fn lent(parts: &[(f64, Load)]) -> Vec<Vec<f64>> {
     home.iter().zip(&away).zip(&idle).enumerate().map(of_part).collect()
 }
 
-/// One of so many equal shares of CPUs side by side; the first ones get the remainder, as scx_mitosis gives CPUs to cells and
+/// One of a number of equal, adjacent shares of the CPUs; the first ones get the remainder, as scx_mitosis gives CPUs to cells and
 /// subcells (`compute_targets` in `scheds/rust/scx_mitosis/src/cell_manager.rs`).
 #[must_use]
 pub(crate) fn share(of: Range<usize>, shares: usize, at: usize) -> Range<usize> {
@@ -119,7 +119,7 @@ pub(crate) fn share(of: Range<usize>, shares: usize, at: usize) -> Range<usize> 
     begin..begin + each + usize::from(at < more)
 }
 
-/// True if the catch-all of a cell with these of the host's `cpus`, and with so many subcells, has CPUs of one last-level cache only.
+/// True if the catch-all of a cell with these of the host's `cpus`, and with `subcells` subcells, has CPUs of one last-level cache only.
 /// scx_mitosis gives it the first CPUs. A cell with no other subcell is not divided, so it has none.
 #[must_use]
 pub(crate) fn catch_all_is_near(caches: Caches, cpus_of_cell: Range<usize>, cpus: usize, subcells: usize) -> bool {
@@ -129,7 +129,7 @@ pub(crate) fn catch_all_is_near(caches: Caches, cpus_of_cell: Range<usize>, cpus
 
 /// The probability that a thread of one group runs on the same last-level cache as a thread of another one, or of the same.
 ///
-/// With [`Self::new`], the groups have parts of the CPUs side by side, in an order that nobody knows; those of one cell are
+/// With [`Self::new`], the groups have adjacent parts of the CPUs, in an unknown order; those of one cell are
 /// neighbours. So each of two groups with half of the CPUs has one of two caches for itself, and of three
 /// equal ones, one is on both caches. The threads of a group are spread evenly over its CPUs: of four threads on two caches, one of the three others is near.
 #[derive(Debug, Clone)]
@@ -157,7 +157,7 @@ impl Layout {
             let own = groups.iter().map(|it| of_two(1.0 / (it.cpus / part).max(1.0), it.threads)).collect();
             return Self { groups: count, near: Vec::new(), own, apart: chance, chance };
         }
-        // What other cells have, which have no sampled threads: pieces of the mean size.
+        // The CPUs of other cells, which have no sampled threads: pieces of the mean size.
         let known: f64 = groups.iter().map(|it| it.cpus).sum();
         let mean = known / count.max(1) as f64;
         let mut cells: Vec<Vec<(Option<usize>, f64)>> = Vec::new();
@@ -203,7 +203,7 @@ impl Layout {
         Self { groups: count, apart: apart(&near, count).unwrap_or(chance), near, own, chance }
     }
 
-    /// Of parts of which it is known which of the host's `cpus` they have; those of one cell follow each other.
+    /// For parts whose CPUs (of the host's `cpus`) are known; those of one cell follow each other.
     ///
     /// A thread that wakes up while all CPUs of its part are busy runs on an idle one of its cell, as scx_mitosis lends them. That such a
     /// CPU is busy when its own threads wake up is not modelled.
@@ -224,7 +224,7 @@ impl Layout {
                     |cache| of.iter().zip(&on).map(|(of, on)| of.get(cache).map_or(0.0, |it| it * on)).sum::<f64>();
                 let mut its: Vec<f64> = (0..count).map(at).collect();
                 if its.iter().all(|it| *it <= 0.0) {
-                    // Without any CPU they may be anywhere.
+                    // Without any CPU, they may be on any cache.
                     its.fill(1.0 / count as f64);
                 }
                 if let Some(own) = own.get_mut(group) {
@@ -274,7 +274,7 @@ impl Layout {
     }
 }
 
-/// The probability that what is in the caches by these parts is in the same one.
+/// The probability that two threads, on the caches with these probabilities, are on the same cache.
 fn both(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
@@ -286,7 +286,7 @@ fn apart(near: &[f64], groups: usize) -> Option<f64> {
     (groups > 1).then(|| (near.iter().sum::<f64>() - same) / others)
 }
 
-/// The probability that two of so many threads are on one cache, if any two positions are with this one.
+/// The probability that two of this number of threads are on one cache, if any two positions are on one with this probability.
 fn of_two(near: f64, threads: usize) -> f64 {
     let threads = threads as f64;
     if threads > 1.0 {
@@ -323,7 +323,7 @@ mod tests {
         // The one in the middle is on both.
         near(&equal(3, 2), 0, 0, 5.0 / 6.0);
         near(&equal(3, 2), 0, 1, 1.0 / 3.0);
-        // With other cells that have nobody; and one cell's groups are neighbours.
+        // With other cells that have no threads; and one cell's groups are neighbours.
         near(&Layout::new(&[group(0, 0.25)], 2), 0, 0, 1.0);
         let cells = Layout::new(&[group(0, 0.25), group(0, 0.25), group(1, 0.25), group(1, 0.25)], 2);
         near(&cells, 0, 1, 1.0);
@@ -339,12 +339,13 @@ mod tests {
         assert!((four.chance() - 1.0 / 3.0).abs() < 1e-9);
     }
 
-    /// So many threads that never sleep.
+    /// This number of threads that never sleep.
     fn awake(threads: usize) -> Load {
         Load { threads, busy: threads as f64, squares: threads as f64 }
     }
 
-    /// Groups of so many busy threads in the parts of a cell with 8 CPUs: a catch-all without any, unless it has some, comes first.
+    /// Groups with these numbers of busy threads in the parts of a cell with 8 CPUs: a catch-all without any, unless it has some,
+    /// comes first.
     fn on_8(rest: usize, groups: &[usize]) -> Layout {
         let of = |(at, &threads): (usize, &usize)| Part {
             cell: 0,

@@ -1,4 +1,4 @@
-//! Which code touches the hottest shared lines, and which bytes of them each thread touched, in memory that is taken once.
+//! Which code touches the hottest shared lines, and which bytes of them each thread touched, in memory that is allocated once.
 
 use std::num::NonZeroU32;
 
@@ -11,18 +11,18 @@ use crate::sample::{Access, CodeAddr, LINE_SIZE};
 const CODES: usize = 4;
 /// Threads whose bytes are kept for a line.
 const THREADS: usize = 8;
-/// Accesses of each of two threads from which it says something that they touched no byte in common: two threads that touch all
+/// The least number of accesses of each of two threads for the verdict that they touched no common byte: two threads that touch all
 /// eight words of a line at random do so once in 4,000 times.
 const ENOUGH: u32 = 8;
-/// A thread with less than this part of the accesses of the line's most active one says nothing of how the line is shared: most
-/// lines were once initialized as a whole, or are read by who prints a sum.
+/// A thread with less than this part of the accesses of the line's most active thread is ignored for how the line is shared: most
+/// lines were once initialized as a whole, or are read by a thread that prints a sum.
 const RARE: u32 = 20;
 
 /// Which bytes of a line one thread touched, each a bit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Bytes {
     pub thread: u32,
-    /// Its accesses since it has its place, less what others took from them; 0 for nobody.
+    /// Its accesses since it has this place, less what others took from them; 0 for a free place.
     accesses: u32,
     pub loaded: u64,
     pub stored: u64,
@@ -32,7 +32,7 @@ pub(super) struct Bytes {
 #[derive(Debug, Clone, Copy, Default)]
 struct Slot {
     line: u64,
-    /// What keeps other lines out.
+    /// The votes that keep other lines out.
     weight: u32,
     codes: [(u64, Option<NonZeroU32>, u32); CODES],
     threads: [Bytes; THREADS],
@@ -50,15 +50,15 @@ pub(super) struct Touched {
     pub code: Option<CodeAddr>,
 }
 
-/// A line has one place where it can be, and takes it from another by coming more often: a majority vote (Boyer and Moore), which
-/// what is hot wins. Among the instructions and among the threads of a line the same is done with the last place.
+/// A line has one possible place, and takes it from another line by coming more often: a majority vote (Boyer and Moore), which
+/// hot lines win. The last place for instructions, and for threads, of a line is taken in the same way.
 #[derive(Debug, Clone)]
 pub(super) struct HotLines {
     slots: Vec<Slot>,
 }
 
 impl HotLines {
-    /// Takes about `bytes` from the first access on.
+    /// Allocates about `bytes` at the first access.
     pub(super) fn new(bytes: usize) -> Self {
         Self { slots: vec![Slot::default(); (bytes / size_of::<Slot>()).max(16)] }
     }
@@ -92,7 +92,7 @@ impl HotLines {
         self.slots.get(self.at(line)).filter(|slot| slot.line == line)
     }
 
-    /// The instructions of a line with their accesses, the hottest first. A count is short by what others took from it.
+    /// The instructions of a line with their accesses, the hottest first. A count lacks what others took from it.
     pub(super) fn codes(&self, line: u64) -> Vec<(CodeAddr, f64)> {
         let Some(slot) = self.of(line) else { return Vec::new() };
         let mut codes: Vec<_> = slot
@@ -159,18 +159,18 @@ fn mask(first: u64, size: u16) -> u64 {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum LineSharing {
-    /// Two threads touched a byte in common, and one of them wrote it.
+    /// Two threads touched the same byte, and one of them wrote it.
     True,
     /// The line is written, and no thread touched a byte that another one wrote.
     False,
     /// No thread wrote it, as far as the samples show.
     None,
-    /// There are too few samples to say it, or the source does not see who writes.
+    /// There are too few samples to decide, or the source does not see writes.
     Unknown,
 }
 
 impl LineSharing {
-    /// As the JSON has it.
+    /// Its name in the JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -299,12 +299,12 @@ mod tests {
             (&[(1, Store, 0, 8, 50), (2, Load, 8, 8, 50)], LineSharing::False),
             (&[(1, Store, 0, 8, 50), (2, Unknown, 8, 8, 50)], LineSharing::False),
             (&[(1, Update, 0, 4, 50), (2, Update, 4, 4, 50), (3, Update, 60, 8, 50)], LineSharing::False),
-            // Both load what nobody writes, and one writes what only it touches.
+            // Both load bytes that no thread writes, and one writes bytes that only it touches.
             (&[(1, Load, 0, 8, 50), (2, Load, 0, 8, 50), (1, Store, 32, 8, 50)], LineSharing::False),
             // Two accesses say nothing of what two threads never touch.
             (&[(1, Store, 0, 8, 50), (2, Load, 32, 8, 2)], LineSharing::Unknown),
             (&[(1, Store, 0, 8, 7), (2, Load, 32, 8, 7)], LineSharing::Unknown),
-            // Who initialized it is not who shares it.
+            // The thread that initialized it does not share it.
             (&[(3, Store, 0, 64, 2), (1, Store, 0, 8, 50), (2, Store, 8, 8, 50)], LineSharing::False),
             // One thread under two hints.
             (&[(1, Store, 0, 8, 50), (101, Load, 0, 8, 50)], LineSharing::Unknown),

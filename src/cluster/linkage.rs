@@ -1,4 +1,4 @@
-//! Average linkage: joins the two clusters with the largest certain affinity, again and again, as long as any two should join.
+//! Average linkage: repeatedly joins the two clusters with the largest certain affinity, as long as any two should join.
 
 use super::rules::{Demand, RawCommunity, Region, Rules};
 
@@ -23,7 +23,7 @@ impl Affinity {
         Self::by(f32::min, len, regions, local, demand)
     }
 
-    /// The same, where two threads have this in common of the parts of their misses that fall on a region.
+    /// The same, with a function for what two threads have in common of their misses on a region.
     pub(crate) fn by<'a>(
         common: fn(f32, f32) -> f32,
         len: usize,
@@ -146,7 +146,7 @@ fn parts(affinity: &Affinity, rules: &Rules) -> Vec<Vec<usize>> {
     parts
 }
 
-/// Joins the two clusters with the largest certain affinity, again and again, as long as any two should join.
+/// Repeatedly joins the two clusters with the largest certain affinity, as long as any two should join.
 fn join(sums: &mut Affinity, clusters: &mut [Cluster], mut active: Vec<usize>, rules: &Rules) {
     let mut best: Vec<Option<(f64, usize)>> = vec![None; clusters.len()];
     for &a in &active {
@@ -246,7 +246,7 @@ mod tests {
     fn those_join_that_have_enough_in_common() {
         let two = [region(0, &[(0, 200.0), (1, 200.0)]), region(100, &[(2, 100.0), (3, 300.0)])];
         assert_eq!(linked(&two, 5), [[0, 1], [2, 3]]);
-        // Little in common is no reason to join, much is.
+        // Little in common is not enough to join, much is.
         let with = |misses: f64| {
             let all: Vec<(u32, f64)> = (0..4).map(|thread| (thread, misses)).collect();
             linked(&[two[0].clone(), two[1].clone(), region(200, &all)], 5).len()

@@ -11,7 +11,7 @@ pub(crate) const L1_LINES: f64 = 512.0;
 /// The cost of a transfer from another core's cache relative to a fill: about 100 cycles and 30 on current servers.
 const TRANSFER: f32 = 3.0;
 
-/// A thread waits if this part of its accesses or more reads one line: its code does nothing but read a flag until another
+/// A thread counts as waiting if this part of its accesses or more reads one line: its code only reads a flag until another
 /// thread writes it.
 const WAITING: f64 = 0.95;
 /// The fewest accesses for this verdict.
@@ -33,7 +33,7 @@ pub(crate) struct Use {
     pub count: f32,
     /// The number of them that are transfers: another thread wrote the line in between, or read what this one writes.
     pub transfers: f32,
-    /// The part of `misses` that these are.
+    /// The part of `misses` that are transfers.
     pub moved: f32,
     /// Accesses that found the line modified in another cache.
     pub hitm: u32,
@@ -42,7 +42,7 @@ pub(crate) struct Use {
     /// See [`LineUse`].
     pub when: u32,
     pub when_page: u32,
-    /// The mean number of lines beside each other that a sample of the thread found, where it found several.
+    /// The mean number of adjacent lines that a sample of the thread found, if it found several.
     pub run: f32,
 }
 
@@ -304,7 +304,7 @@ fn of_owner(sharing: &Sharing, line: &[Raw], it: &Raw) -> Own {
     Own::sum(line.iter().filter(|it| sharing.owner(it.count.thread) == owner))
 }
 
-/// True if a thread does little but read this line.
+/// True if a thread does little else than read this line.
 fn waits(line: LineUse, threads: &[Activity], part: f64) -> bool {
     let all = threads.get(line.thread as usize).map_or(0.0, |it| it.accesses as f64 * part);
     line.accesses >= WAITING_LEAST && f64::from(line.accesses) >= WAITING * all && line.writes * 2 < line.accesses
@@ -332,7 +332,7 @@ impl Part {
             mix(mix(touch.page ^ touch.lines) ^ thread ^ mix(u64::from(count.line) ^ touch.written.rotate_left(7)));
         let first = match count.accesses {
             few @ 0..=64 => (coins & (u64::MAX >> (64 - few.max(1)))).count_ones(),
-            // The spread of so many coin tosses is small.
+            // The spread of this number of coin tosses is small.
             many => many / 2 + (coins & 1) as u32,
         };
         let accesses = if half == 0 { first } else { count.accesses - first };

@@ -80,7 +80,7 @@
 //! partners changed once, it says when.
 //!
 //! *Confidence* of a community is the part of communities with as much evidence, and of as much constancy, that were exactly right
-//! in streams of known truth. Of 752 communities in streams with few samples, in a seventh of which partners change half way
+//! in streams of known truth. Of 752 communities in streams with few samples (in a seventh of these streams, partners change half way)
 //! (`cargo test --test suite cluster_truth::confidence -- --nocapture`):
 //!
 //! | confidence | communities | of these right |
@@ -98,7 +98,7 @@
 //!
 //! # Quality
 //!
-//! Adjusted Rand index, mean of 10 seeds; if the row does not say otherwise, 1,000 samples a thread of which 20 % go to the
+//! Adjusted Rand index, mean of 10 seeds; if the row does not say otherwise, 1,000 samples a thread, 20 % of them go to the
 //! buffer of the thread's group, and 32 threads in 4 groups (`cargo test --test suite cluster_others -- --ignored
 //! --nocapture` prints it):
 //!

@@ -1,11 +1,11 @@
 //! Whether the threads of a community share with the same threads all the time.
 //!
-//! The sketch says in which spans of the run a thread touched which lines, and so in which it used which regions. Whom it shared
-//! with in a span is a vector: its misses in each region, divided among the other users of the region in proportion to theirs,
-//! whenever those used it. So neither idle threads nor data that move to other memory are a change, and a thread that begins to
-//! use what others use is one. The product of the vectors of two spans does not depend on how few samples each has, as these are
-//! independent. If a thread shares with the same threads all the time, products of neighbouring spans are no larger than those
-//! of others. A permutation test of the spans' order tells that from chance.
+//! The sketch says in which spans of the run a thread touched which lines, and so in which it used which regions. The threads with
+//! which it shared in a span are a vector: its misses in each region, divided among the other users of the region in proportion to
+//! theirs, whenever those used it. So neither idle threads nor data that move to other memory are a change, and a thread that
+//! begins to use what others use is one. The product of the vectors of two spans does not depend on how few samples each has, as
+//! these are independent. If a thread shares with the same threads all the time, products of neighbouring spans are no larger than
+//! those of others. A permutation test of the spans' order tells that from chance.
 
 use rustc_hash::FxHashMap;
 
@@ -15,21 +15,21 @@ use super::sketch::Sharing;
 use super::spans::{Spans, MOST};
 use super::truth::Rng;
 
-/// Fewer spans say nothing about change.
+/// With fewer spans, change cannot be detected.
 const LEAST: usize = 6;
-/// The members of a community that are looked at.
+/// The number of members of a community that are examined.
 const MEMBERS: usize = 24;
 /// Orders of the spans that are tried, and how many of them may have as large products of neighbours...
 const ORDERS: usize = 199;
 const BY_CHANCE: usize = 1;
-/// ...or so many, if the constancy is as low as this: partners that alternate with few spans each.
+/// ...or this number, if the constancy is as low as this: partners that alternate with few spans each.
 const RARELY: usize = 9;
 const MUCH: f64 = 0.9;
 /// A change is one, and not many, if spans on either side have this part in common of what neighbours have.
 const ONE: f64 = 0.93;
 /// Spans in which a community shares less than this part of what it does in its busiest one are idle...
 const IDLE: f64 = 0.1;
-/// ...if so many touches were seen on average in a span that it isn't by chance.
+/// ...if the average number of touches in a span is high enough that it isn't by chance.
 const SEEN: f64 = 10.0;
 
 /// A value for each span.
@@ -95,7 +95,7 @@ pub(crate) fn over_time(
         let misses_of: FxHashMap<u32, f64> = region.sharers.iter().map(|it| (it.thread, it.misses)).collect();
         for (&number, (threads, _)) in &of_communities {
             let Some((_, community)) = found.get(number as usize) else { continue };
-            // Hubs are memory of all; only of all threads together is it what joins them.
+            // Hubs are memory of all threads; they join only a community of all threads.
             if region.is_hub && !community.is_all {
                 continue;
             }
@@ -156,7 +156,7 @@ impl Products {
         pairs.fold((0.0, 0.0), |sum, (a, b)| (sum.0 + self.of[a][b], sum.1 + self.lengths[a][b]))
     }
 
-    /// What each span has in common with the next one, of what they have.
+    /// What each span has in common with the next one, relative to what they have.
     fn of_neighbours(&self, order: &[usize]) -> f64 {
         let (both, all) = self.sums(order.windows(2).map(|pair| (pair[0], pair[1])));
         both / all.max(f64::MIN_POSITIVE)
@@ -238,7 +238,7 @@ impl Common {
         Some(found)
     }
 
-    /// The spans, of so many, in which the members shared.
+    /// Of this number of spans, those in which the members shared.
     fn busy(&self, count: usize, length: impl Fn(usize) -> f64) -> Vec<usize> {
         let rate = |at: usize| self.touches[at] / length(at);
         let most = (0..count).map(rate).fold(0.0, f64::max);

@@ -34,7 +34,7 @@ pub fn adjusted_rand_index(a: &[u32], b: &[u32]) -> f64 {
 /// a group and no other (`tests/decision/cluster_truth.rs` recomputes the table). Linear in between.
 const RELIABILITY: [(f64, f64); 6] = [(0.0, 0.62), (0.1, 0.75), (0.3, 0.88), (0.6, 0.93), (0.8, 0.98), (1.0, 1.0)];
 
-/// How certain a community is: the part of communities with as much evidence that were right in streams of known truth.
+/// How certain a community is: among communities with as much evidence in streams of known truth, the part that was right.
 ///
 /// The evidence is what the community has in common beyond the minimum, in standard deviations, and whether both halves of the
 /// samples agree.

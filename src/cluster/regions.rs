@@ -24,7 +24,7 @@ const BOUNDARY: f64 = std::f64::consts::LN_2;
 const MOSAIC: f64 = 3.9;
 /// Parts of more touches than this make no difference.
 const WHOLE: f64 = 64.0;
-/// Accesses to a line by one thread that show who uses it, if most of them cannot have missed.
+/// The number of accesses to a line by one thread that show which thread uses it, if most of them cannot have missed.
 const TELLING: u32 = 4;
 
 #[derive(Debug, Clone, Copy)]
@@ -45,12 +45,12 @@ pub(crate) fn regions(uses: &[Use], threads: usize, is_thinned: bool) -> Vec<std
     finder.regions.into_iter().filter_map(|region| clip(uses, region)).collect()
 }
 
-/// A thread's use of a line as evidence of who uses the memory.
+/// A thread's use of a line as evidence of which threads use the memory.
 #[derive(Debug, Clone, Copy)]
 struct Touch {
     line: u64,
     thread: u32,
-    /// How many samples it counts for.
+    /// Its weight in samples.
     count: f32,
 }
 
@@ -77,7 +77,7 @@ fn touches(uses: &[Use]) -> Vec<Touch> {
     }
     let touch = |(it, run): (&Use, &u32)| {
         let lines = runs.get(*run as usize).map_or(1, |run| run.1);
-        // Not weighted by cost: a dear miss is no more evidence of who uses the line.
+        // Not weighted by cost: an expensive miss is no better evidence of which thread uses the line.
         let count = it.count.round().max(it.accesses.min(TELLING) as f32);
         Touch { line: it.line, thread: it.thread, count: count / it.run.clamp(1.0, lines as f32) }
     };
@@ -285,7 +285,7 @@ fn ln_factorial(count: f64) -> f64 {
     between(count, |count| ln_gamma(count + 1.0))
 }
 
-/// A part of a touch is that part of the evidence of a whole one.
+/// A fraction of a touch has that fraction of the evidence of a whole one.
 fn between(count: f64, evidence: impl Fn(f64) -> f64) -> f64 {
     let (whole, part) = (count.floor(), count.fract());
     if part == 0.0 || whole >= WHOLE {

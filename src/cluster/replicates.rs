@@ -4,14 +4,14 @@ use super::layout::Layout;
 use super::score::{Avoidable, Avoided, Grouped};
 use super::truth::Rng;
 
-/// Fewer slices say nothing about how certain a number is.
+/// With fewer slices, the certainty of a number cannot be estimated.
 const MIN_SLICES: usize = 6;
 /// How often the slices are drawn anew.
 const REPLICATES: usize = 100;
 
 impl Avoidable {
     /// What [`Self::avoided`] returns, from slices drawn at random, each as often as another: how the numbers vary is how
-    /// uncertain they are. The first is of each slice once. Empty if there are too few slices. Two partitions are drawn alike, so
+    /// uncertain they are. The first uses each slice once. Empty if there are too few slices. Two partitions are drawn alike, so
     /// that they can be compared.
     #[must_use]
     pub fn replicates(&self, labels: &[u32], layout: &Layout) -> Vec<Avoided> {
@@ -30,7 +30,7 @@ impl Avoidable {
                     }
                 }
                 let drawn = |&(slice, misses): &(u32, f32)| times[slice as usize] * f64::from(misses);
-                // Of a thread's use, what it fetches and what it takes away are drawn alike.
+                // The fetches and the taken lines of a thread's use are drawn alike.
                 grouped.sum(|sharer| {
                     let misses: f64 = self.in_slices[sharer.slices.clone()].iter().map(drawn).sum();
                     if sharer.seen.misses > 0.0 {

@@ -1,4 +1,4 @@
-//! The report's part on communities and classes: what they share, where it lies, and how much of it stays together.
+//! The report's part on communities and classes: what they share, where that memory is, and how much of it stays together.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ use crate::sample::{MemoryId, LINE_SIZE, PAGE_SIZE};
 
 /// The number of regions, pages and lines that are named for each community.
 const NAMED: usize = 8;
-/// Lines that are named of all threads together, and threads of a line.
+/// The number of lines that are named for all threads together, and of threads of a line.
 const LINES_OF_ALL: usize = 32;
 const THREADS_OF_LINE: usize = 16;
 
@@ -44,7 +44,7 @@ pub(crate) fn communities(sharing: &Sharing, found: &[(u32, RawCommunity)]) -> V
     found.iter().map(of).collect()
 }
 
-/// Adds what only a report shows: the memory that the communities share.
+/// Adds the part for reports only: the memory that the communities share.
 pub(crate) fn describe(sharing: &Sharing, misses: &Misses, clusters: &mut Clusters) {
     let pages: FxHashMap<(u64, u64), &Page> = sharing
         .pages()
@@ -79,14 +79,14 @@ pub(crate) fn describe(sharing: &Sharing, misses: &Misses, clusters: &mut Cluste
         let own = of_community.iter().filter_map(|&at| regions.get(at as usize));
         (community.regions, community.transfers) = named.structures(own, &community.threads);
     }
-    // What one community alone uses, or what two threads do, keeps nobody from being told apart.
+    // Memory that one community alone uses, or only two threads, does not make communities hard to tell apart.
     let is_of_several = |page: &&[Use]| {
         let threads: BTreeSet<u32> = page.iter().map(|it| it.thread).collect();
         let communities: BTreeSet<Option<u32>> = threads.iter().map(|&it| community_of(clusters, it)).collect();
         threads.len() > 2 && (communities.len() > 1 || communities.contains(&None))
     };
     let mut hubs: Vec<(u64, &[Use])> = Vec::new();
-    // What the threads of all cells use is a region of each of them.
+    // Memory that the threads of all cells use is a region of each of these cells.
     let mut known: FxHashSet<(u64, u64, u64)> = FxHashSet::default();
     let mut is_new = |region: &Region| known.insert((region.object, region.first, region.last));
     for region in clusters.regions.iter().filter(|region| region.is_hub && is_new(region)) {
@@ -107,7 +107,7 @@ pub(crate) fn describe(sharing: &Sharing, misses: &Misses, clusters: &mut Cluste
 
 const LINES: u64 = PAGE_SIZE / LINE_SIZE;
 
-/// Of each community the regions that a thread of it uses, in their order: a search of each among all would be as many as the
+/// For each community, the regions that a thread of it uses, in their order: a search for each among all would cost the
 /// square of the host.
 fn regions_of(communities: &[Community], regions: &[Region]) -> Vec<Vec<u32>> {
     let mut of_thread: FxHashMap<u32, Vec<u32>> = FxHashMap::default();
@@ -139,13 +139,13 @@ fn accesses(uses: &[Use]) -> u64 {
     uses.iter().map(|it| u64::from(it.accesses)).sum()
 }
 
-/// True where more than one thread touched the line.
+/// True if more than one thread touched the line.
 fn is_shared(sharing: &Sharing, line: &[Use]) -> bool {
     let owner = line.first().map(|it| sharing.owner(it.thread));
     line.iter().any(|it| Some(sharing.owner(it.thread)) != owner)
 }
 
-/// The lines that go from one cache to another: those first that were found modified in another one most often, then those whose
+/// The lines that move between caches: first those found modified in another cache most often, then those whose
 /// accesses may have found them so.
 fn hottest<'a>(sharing: &Sharing, misses: &'a Misses) -> Vec<&'a [Use]> {
     let of_line = |line: &'a [Use]| {
@@ -178,7 +178,7 @@ fn own_page(page: &[Use], of_community: &impl Fn(u32) -> Option<usize>) -> Vec<(
         .collect()
 }
 
-/// Names memory for the reader.
+/// Names memory for the report.
 struct Named<'a> {
     sharing: &'a Sharing,
     /// By object and number.

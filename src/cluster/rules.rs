@@ -1,4 +1,4 @@
-//! What communities are made of: regions and their sharers, the demand of threads, the time over which they share, and
+//! The data for communities: regions and their sharers, the demand of threads, the time over which they share, and
 //! the rules for joining threads.
 
 /// The conditions for a community; the documentation of [`super`] explains each.
@@ -50,7 +50,7 @@ impl Default for Rules {
 }
 
 impl Rules {
-    /// A lower bound of a part of the possible misses, of which so many were counted; `None` if it may be by chance, or is not
+    /// A lower bound of a part of the possible misses, given how many were counted; `None` if it may be by chance, or is not
     /// worth it.
     pub(crate) fn at_least(&self, part: f64, counted: f64) -> Option<f64> {
         let bound = part - (part / counted).sqrt();
@@ -127,12 +127,12 @@ pub struct OverTime {
     pub from: u64,
     /// The last one, likewise.
     pub to: u64,
-    /// The part of the run's time in which they did.
+    /// The part of the run's time in which they shared.
     pub busy: f64,
 }
 
 impl OverTime {
-    /// Communities of this part of the run outweigh what they were in the rest.
+    /// From this part of the run on, the communities of that part outweigh those of the rest.
     pub(crate) const MOSTLY: f64 = 2.0 / 3.0;
 
     /// The factor of the confidence. After one change near the beginning or the end of a run, the communities found are those of
@@ -146,7 +146,7 @@ impl OverTime {
     }
 }
 
-/// A community before it is described.
+/// A community, before its description is added.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RawCommunity {
     /// Ranks in ascending order.

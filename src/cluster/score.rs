@@ -1,4 +1,4 @@
-//! How many of the avoidable misses a partition of the threads avoids, and how certain that is.
+//! How many of the avoidable misses a partition of the threads avoids, and how certain this number is.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use super::slices::Slices;
 
 /// A thread is misplaced if this part of its possible misses or more would be avoided in addition in another group...
 const MISPLACED: f64 = 0.05;
-/// ...and if the difference is so many standard deviations of what was counted.
+/// ...and if the difference is this number of standard deviations of what was counted.
 const SURELY: f64 = 2.33;
 /// Groups that are remembered for a thread.
 const REMEMBERED: usize = 32;
@@ -40,7 +40,7 @@ pub struct Avoidable {
 pub struct Avoided {
     /// What one cache for all threads avoids.
     pub all: f64,
-    /// By group: below 0 where its threads avoid less than by chance. In each region, what one cache avoids beyond chance counts
+    /// By group: below 0 if its threads avoid less than by chance. In each region, what one cache avoids beyond chance counts
     /// for all that it avoids.
     pub of_group: Vec<f64>,
 }
@@ -159,20 +159,20 @@ impl Avoidable {
         }
     }
 
-    /// False if so little is avoidable that no partition matters.
+    /// False if too little is avoidable for any partition to matter.
     #[must_use]
     pub fn is_worth(&self) -> bool {
         let share = self.share();
         share > 0.0 && share >= Rules::default().worth
     }
 
-    /// What groups avoid; `labels` gives the group of each thread, and threads beyond its end are in group 0.
+    /// The misses that groups avoid; `labels` gives the group of each thread, and threads beyond its end are in group 0.
     #[must_use]
     pub fn avoided(&self, labels: &[u32], layout: &Layout) -> Avoided {
         Grouped::new(self, labels, layout).sum(|_| 1.0)
     }
 
-    /// The pairs of groups that share most, those first that lose most.
+    /// The pairs of groups that share most, those that lose most first.
     #[must_use]
     pub fn pairs(&self, labels: &[u32], layout: &Layout) -> Vec<Pair> {
         let mut lost: FxHashMap<(u32, u32), f64> = FxHashMap::default();
@@ -221,7 +221,7 @@ impl Avoidable {
         found
     }
 
-    /// The threads that another group would suit better, those that lose most first; each as if it alone moved.
+    /// The threads that another group would suit better, those that lose most first; each as if it moved alone.
     #[must_use]
     pub fn misplaced(&self, labels: &[u32], layout: &Layout) -> Vec<Misplaced> {
         // Of each thread, what it and a group avoid and the variance of that.

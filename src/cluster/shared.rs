@@ -1,5 +1,5 @@
-//! Who shares what: the regions in which misses can be avoided, and the hottest pages with all that their threads did to each line.
-//! For the matrix of a report.
+//! Which threads share what: the regions in which misses can be avoided, and the hottest pages with the accesses of their threads
+//! to each line. For the matrix of a report.
 
 use std::cmp::Reverse;
 
@@ -20,7 +20,7 @@ const MAX_USES: usize = 10_000;
 const MAX_THREADS: usize = 200;
 const LINES: u64 = PAGE_SIZE / LINE_SIZE;
 
-/// What a report shows of it.
+/// The part that a report shows.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Shared {
     /// The regions in which most misses can be avoided.

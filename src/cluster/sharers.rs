@@ -1,10 +1,10 @@
-//! Regions with the threads of the whole host that use them, and what those with one label do there.
+//! Regions with the threads of the whole host that use them, and the sums of the threads with one label.
 
 use super::avoided::{sum_by_key, Taken, Together};
 use super::rules;
 use rustc_hash::FxHashMap;
 
-/// Labels of a region that are compared with each other: those with most misses there.
+/// The number of labels of a region that are compared with each other: those with the most misses there.
 pub(super) const COMPARED: usize = 32;
 
 /// A region with its sharers, by owner.
@@ -24,7 +24,7 @@ pub(super) struct Sharer {
     pub owner: u32,
     /// Its use under this number.
     pub seen: rules::Sharer,
-    /// Its part of what was seen in slices.
+    /// Its part of the samples in slices.
     pub slices: std::ops::Range<usize>,
 }
 
@@ -93,7 +93,7 @@ impl<L: Copy + Ord> LabelUse<L> {
         self.less(one, most)
     }
 
-    /// Without some of them, if a thread of the others has at most so many fills.
+    /// Without some of them, if a thread of the others has at most this number of fills.
     pub fn less(&self, some: &Self, most: f64) -> Self {
         Self {
             together: self.together.without(&some.together, most),

@@ -38,7 +38,7 @@ impl<S: Slot> SlotTable<S> {
         }
     }
 
-    /// Brings the slot at which `hash` begins into the cache, without waiting for it.
+    /// Prefetches the slot at which `hash` begins.
     #[inline]
     pub(super) fn prefetch(&self, hash: u64) {
         let at = ((u128::from(hash) * self.slots.len() as u128) >> 64) as usize;
@@ -94,7 +94,7 @@ impl<S: Slot> SlotTable<S> {
     }
 }
 
-/// Asks the CPU for the cache line of a value.
+/// Prefetches the cache line of a value.
 #[inline]
 fn prefetch<T>(value: &T) {
     #[cfg(target_arch = "x86_64")]

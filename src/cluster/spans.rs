@@ -1,4 +1,4 @@
-//! The time of a run in a few spans: a bit for each says when something was seen.
+//! The time of a run in a few spans: a bit for each says whether something was seen in it.
 
 /// The most spans. As time goes on, neighbours become one, so that there are always at least three quarters as many.
 pub(crate) const MOST: usize = 24;

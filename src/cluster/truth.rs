@@ -42,7 +42,7 @@ impl Rng {
 /// The parameters of a stream. [`Scenario::default`] is the plain case that the others vary.
 #[derive(Debug, Clone)]
 pub struct Scenario {
-    /// Groups of threads, each of which shares a buffer; 0 for private memory only.
+    /// Groups of threads; each group shares a buffer. 0 for private memory only.
     pub groups: u32,
     /// The number of threads.
     pub threads: u32,
@@ -64,7 +64,7 @@ pub struct Scenario {
     pub overlap: f64,
     /// Part of the run, at its end, in which a thread works on the next group's buffer.
     pub drift: f64,
-    /// The run has so many parts of equal length; in every second one, threads work in other groups: of two threads of a group,
+    /// The number of parts of equal length that the run has; in every second one, threads work in other groups: of two threads of a group,
     /// none are in one then.
     pub phases: u32,
     /// Part of the run, at its beginning, in which they do that.

@@ -1,4 +1,4 @@
-//! Sets of threads after linkage: those that avoid much together become one, and threads go where they avoid most.
+//! Sets of threads after linkage: sets that avoid much together become one, and threads move to the set in which they avoid most.
 //!
 //! Average linkage finds threads that use the same memory alike. It cuts a pipeline, whose stages share with their neighbours
 //! alone: there, one cache for two sets avoids in addition about as much as the smaller one avoids by itself. In the end no such
@@ -248,7 +248,7 @@ impl<'a> Sets<'a> {
         moved
     }
 
-    /// The set in which a thread should be, if it is another one.
+    /// The set to which a thread should move, if there is one.
     fn better(&self, thread: u32, gains: [Gain; 3], sizes: &[usize], within: &[f64]) -> Option<u32> {
         let [best, second, third] = gains;
         let own = self.of_thread.get(thread as usize).copied().unwrap_or(u32::MAX);
@@ -344,7 +344,7 @@ mod tests {
     use super::*;
     use crate::cluster::rules::Sharer;
 
-    /// A region of which each of these threads fetches so much.
+    /// A region from which each of these threads fetches this much.
     fn region(sharers: &[(u32, f64)]) -> Region {
         let sharer = |&(thread, misses): &(u32, f64)| Sharer { thread, misses, accesses: misses, ..Sharer::default() };
         Region { sharers: sharers.iter().map(sharer).collect(), fits: 1.0, ..Region::default() }

@@ -8,12 +8,12 @@ use super::solve::Cell;
 
 /// A thread that shares this part of its possible misses is not called alone.
 const SHARES: f64 = 0.25;
-/// Of so many possible misses one can tell what part is shared...
+/// From this number of possible misses on, the shared part can be judged...
 const ENOUGH: f64 = 30.0;
-/// ...and of fewer, if the thread had so many accesses for each: then it hardly uses other lines than those that were seen.
+/// ...and from fewer, if the thread had this number of accesses for each: then it hardly uses lines that were not seen.
 const SEEN: f64 = 10.0;
 
-/// What a thread avoids with all other threads of its cell.
+/// The misses that a thread avoids together with all other threads of its cell.
 #[derive(Debug, Clone, Copy, Default)]
 struct WithOthers {
     misses: f64,

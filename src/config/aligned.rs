@@ -1,9 +1,9 @@
 //! Subcells that fit the last-level caches of the host.
 //!
-//! scx_mitosis gives the subcells of a cell equal parts of its CPUs, side by side, and lends idle CPUs to the others. So a subcell
+//! scx_mitosis gives the subcells of a cell equal, adjacent parts of its CPUs, and lends idle CPUs to the others. So a subcell
 //! can lie on two caches, or run on lent CPUs of another one, and what its threads share is in both. Subcells that each fill whole
-//! caches have neither fault, and as groups can be together in one of them, there is often such a configuration. Where there are more
-//! caches than groups, subcells without threads make the others small enough for a cache; what they have is lent.
+//! caches avoid both, and because several groups can share a subcell, such a configuration often exists. If there are more
+//! caches than groups, subcells without threads make the others small enough for a cache; their CPUs are lent.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,23 +21,23 @@ use super::tally::{CellIndex, Tally};
 use crate::cluster::layout::{lent, share, Load};
 use crate::sample::Comm;
 
-/// A smaller difference of what stays in one cache is none.
+/// A smaller difference in what stays in one cache counts as no difference.
 const CLEARLY: f64 = 0.01;
 /// The name of a subcell without threads.
 const SPARE: &str = "spare";
-/// The prefix that it matches, with a number behind it: 15 bytes, all that a name can have.
+/// The prefix that it matches, followed by a number: 15 bytes, the most that a name can have.
 const NOBODY: &str = "no-such-thread";
 
 /// A configuration whose subcells fit the caches.
 pub(super) struct Aligned {
     pub(super) configuration: Decision,
-    /// What takes each subcell of the finding, in the cells that have such subcells. Both are called `cell/subcell`.
+    /// The subcell that takes each subcell of the finding, in the cells that have such subcells. Both are called `cell/subcell`.
     pub(super) taken_by: BTreeMap<String, String>,
     pub(super) notes: Vec<Note>,
 }
 
-/// Lays the groups of the finding out over the caches, cell by cell, where that keeps clearly more of what they share in one cache
-/// than `fits` does, which has room on the host; `None` if it nowhere does.
+/// Distributes the groups of the finding over the caches, cell by cell, if that keeps clearly more of what they share in one cache
+/// than `fits`, the decision that fits the host; `None` if it does so in no cell.
 pub(super) fn aligned(
     finding: &Decision,
     fits: &Decision,
@@ -92,7 +92,7 @@ pub(super) fn aligned(
     (!aligned.notes.is_empty() && mitosis::check(&aligned.configuration.cells).is_ok()).then_some(aligned)
 }
 
-/// What is known of a cell spec's threads and CPUs.
+/// The known facts about a cell spec's threads and CPUs.
 struct CellFacts<'a> {
     members: &'a Members,
     /// Its cells.
@@ -104,7 +104,7 @@ struct CellFacts<'a> {
 struct Census {
     /// How much the threads of each run, in one cell.
     loads: Vec<Load>,
-    /// What the communities of each two share, of 1.
+    /// What the communities of each two share, from 0 to 1.
     shared: Vec<Vec<f64>>,
 }
 
@@ -252,7 +252,7 @@ impl CellFacts<'_> {
     }
 }
 
-/// What an arrangement is worth.
+/// The value of an arrangement.
 struct Worth {
     /// The part of what communities share that stays in one cache.
     kept: f64,
@@ -263,7 +263,7 @@ struct Worth {
 }
 
 impl Census {
-    /// What it is worth if the subcells are in these places.
+    /// The value if the subcells are in these places.
     ///
     /// Threads that find all CPUs of their place busy run on idle ones of the others. That is how [`Layout::known`] has it, which a test
     /// holds; but here thousands of arrangements are compared, so what two parts of the CPUs have in common is computed once.
@@ -295,7 +295,7 @@ impl Census {
     }
 }
 
-/// All ways to put so many subcells into at most so many places, the catch-all into the first: each place is there for the first
+/// All ways to put `subcells` into at most `most` places, the catch-all into the first: each place appears for the first
 /// time after those before it.
 fn arrangements(subcells: usize, most: usize) -> Vec<Vec<usize>> {
     let mut all = vec![vec![0]];
@@ -495,7 +495,7 @@ mod tests {
             let parts = facts.parts(loads.len());
             let part = |(at, load): (usize, &Load)| {
                 let of = share(0..cpus, parts.cpus.len(), at);
-                // So many threads that one itself does not count.
+                // There are so many threads that a single one does not matter.
                 Part { cell: 0, cpus: of, load: Load { threads: 1 << 40, ..*load }, group: Some(at) }
             };
             let layout = Layout::known(&loads.iter().enumerate().map(part).collect::<Vec<_>>(), caches, cpus);

@@ -1,4 +1,4 @@
-//! What the note on subcells that fit the caches says.
+//! The note on subcells that fit the caches.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ pub struct AlignedCell {
     pub spare: usize,
     /// How many subcells there would be otherwise.
     pub subcells: usize,
-    /// The part of the accesses that the cell's communities share which stays in one cache otherwise, and with these, of 1.
+    /// The part of the accesses that the cell's communities share which stays in one cache otherwise, and with these, from 0 to 1.
     pub kept: [f64; 2],
 }
 

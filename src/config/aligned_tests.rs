@@ -40,7 +40,7 @@ impl Case {
     }
 }
 
-/// So many groups of so many busy threads each, in a cgroup.
+/// The given number of groups with the given number of busy threads each, in a cgroup.
 fn groups(cgroup: &'static str, groups: u32, threads: u32) -> Vec<Thread> {
     let name = |group: u32| char::from(b'a' + group as u8);
     let thread = |group: u32| (cgroup, format!("{0}{0}{0}", name(group)), 100, Some(group));
@@ -99,7 +99,7 @@ fn subcells_without_threads_make_the_others_as_small_as_a_cache() {
           \"rest\"; one without threads, which lends its CPUs (by the order in which scx_mitosis gives out CPUs, 100% of what they share stays \
           in one cache, instead of 60%; --target-llcs 1 ignores the caches)"]
     );
-    // A thread that has the name of nobody is not sent there.
+    // No thread has the name of that empty subcell, so none is sent there.
     let mut threads = groups("/", 2, 4);
     threads.extend((0..4).map(|_| ("/", "no-such-thread1".to_owned(), 100, None)));
     assert!(!subcells(&threads, 16, caches(4)).contains(&"spare".to_owned()));
@@ -110,7 +110,7 @@ fn places_are_equally_busy() {
     let mut threads = groups("/", 3, 4);
     threads.extend(groups("/", 1, 1).into_iter().map(|it| ("/", "log".to_owned(), 100, it.3.and(None))));
     let found = Case::new(&threads).find(8, Some(caches(2)));
-    // What shares with nobody is in "rest", so that has one group and the other place two.
+    // Threads that share with no other thread are in "rest", so "rest" has one group and the other place two.
     assert_eq!(subcells(&threads, 8, caches(2)), ["bbb+ccc", "rest"]);
     let taken: Vec<_> = found.taken_by[0].iter().flatten().map(String::as_str).collect();
     assert_eq!(taken, ["rest/rest", "rest/bbb+ccc", "rest/bbb+ccc", "rest/rest", "rest/rest"]);

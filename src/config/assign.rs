@@ -15,13 +15,13 @@ pub(super) struct Unit {
 }
 
 impl Unit {
-    /// True for threads that share memory: a part of them is better than none, and unknown threads may come along.
+    /// True for threads that share memory: a part of them is better than none, and unknown threads may be taken too.
     fn is_community(&self) -> bool {
         !self.threads.is_empty()
     }
 }
 
-/// Where the threads of a name belong that no unit has.
+/// Where the threads belong whose name no unit has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Other {
     /// Its threads belong elsewhere.
@@ -179,7 +179,7 @@ fn next(owners: &Owners, units: &[Unit], waiting: &[usize], lenient: bool) -> Op
     best.map(|(_, index, cover)| (index, cover))
 }
 
-/// The most valuable community of which at least two threads can be described.
+/// The most valuable community with at least two threads that can be described.
 fn in_part(owners: &Owners, units: &[Unit], waiting: &[usize]) -> Option<(usize, Cover)> {
     waiting.iter().find_map(|&index| {
         let unit = units.get(index).filter(|unit| unit.is_community())?;
@@ -403,7 +403,7 @@ mod tests {
         ) {
             let names: Vec<Vec<u8>> = names.into_iter().collect();
             let units = communities(&names, &groups);
-            // A subcell has only so many prefixes.
+            // The number of prefixes of a subcell is limited.
             prop_assume!(units.iter().all(|unit| unit.names.len() <= crate::config::mitosis::MAX_ORS));
             prop_assume!(is_possible(&units.iter().collect::<Vec<_>>()));
             let assignments = assign(&units, std::iter::empty());

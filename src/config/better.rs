@@ -17,15 +17,15 @@ const CLEARLY: f64 = 0.01;
 /// Communities of a cell spec that may be restored: each takes a decision.
 const MAX_RESTORED: usize = 64;
 
-/// Less than this is nothing.
+/// Less than this counts as nothing.
 const NOTHING: f64 = 1e-9;
 
-/// The decision, in which communities are replaced by what names alone give where that avoids more misses and puts no two
+/// The decision, in which communities are replaced by groups by name if that avoids more misses and puts no two
 /// communities into one subcell; with the notes of either.
 ///
 /// Each cell spec is judged by its own threads: those of another one, which may be kept apart because they are not trusted, do
 /// not count. If names alone avoid clearly more of a cell spec, its communities are restored one by one, the largest first, as
-/// long as that avoids no less. So only those are grouped by name for which that is better.
+/// long as that avoids no less. So only communities that gain from it are grouped by name.
 ///
 /// `locality` gives the part of the avoidable misses of some threads that labels of all threads avoid; `None` if too few are
 /// avoidable. Its first argument says of each thread whether it counts.
@@ -104,7 +104,7 @@ impl Judge<'_> {
         communities.into_iter().map(|it| it.0).collect()
     }
 
-    /// What of a cell spec is better grouped by name, and what that avoids; `None` if nothing is.
+    /// The part of a cell spec that is better grouped by name, and the misses which that avoids; `None` if there is none.
     fn by_name(&self, spec: SpecIndex, by_sharing: f64) -> Result<Option<(Named, f64)>, NoSamples> {
         let all = self.communities(spec);
         let mut named = Named { communities: all.iter().copied().collect(), specs: BTreeSet::from([spec]) };

@@ -63,7 +63,7 @@ impl Subcell {
         self.lists().any(|(prefixes, hint)| prefixes.is_empty() && hint.is_none())
     }
 
-    /// The lists of which one must match: the prefixes of each, and its hint.
+    /// One of these lists must match: the prefixes of each, and its hint.
     pub(crate) fn lists(&self) -> impl Iterator<Item = (&[CommPrefix], Option<u64>)> {
         let hints = self.hints.iter().copied().chain(std::iter::repeat(None));
         self.matches.iter().map(Vec::as_slice).zip(hints)

@@ -137,7 +137,7 @@ pub struct CellSpec {
 pub struct CellKey {
     /// The cell spec of the configuration.
     pub spec: SpecIndex,
-    /// The matched cgroup of which the scheduler makes a cell: this one or the ancestor that covers it, without
+    /// The matched cgroup from which the scheduler makes a cell: this one or the ancestor that covers it, without
     /// [`CGROUP_ROOT`]. Empty for the last cell spec, which is the scheduler's cell 0.
     pub cgroup: Vec<u8>,
 }

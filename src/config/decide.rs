@@ -19,7 +19,7 @@ use crate::sample::caches::Caches;
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct DecisionOptions {
-    /// `--min-share` as a part of 1: the smallest share of the samples with which a class gets its own subcell.
+    /// `--min-share` as a fraction: the smallest share of the samples with which a class gets its own subcell.
     pub min_share: f64,
     /// `--target-cpus`: the number of CPUs of the target host.
     pub target_cpus: usize,
@@ -29,12 +29,12 @@ pub struct DecisionOptions {
     pub cells: Option<usize>,
     /// The last-level caches of the target host, if they are known: subcells of scx_mitosis then fit them.
     pub caches: Option<Caches>,
-    /// `--this-host`: layers may have what only this host has, such as process ids.
+    /// `--this-host`: layers may match properties of this host, such as process ids.
     pub this_host: bool,
 }
 
 impl DecisionOptions {
-    /// For classes of at least `min_share`, of 1, and scx_mitosis on a host with this many CPUs.
+    /// For classes of at least `min_share`, from 0 to 1, and scx_mitosis on a host with this many CPUs.
     #[must_use]
     pub const fn new(min_share: f64, target_cpus: usize) -> Self {
         Self { min_share, target_cpus, scheduler: Scheduler::Mitosis, cells: None, caches: None, this_host: false }

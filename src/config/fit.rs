@@ -1,4 +1,4 @@
-//! What was found, and what of it a host can load.
+//! All groups that were found, and those that a host can load.
 
 use super::aligned::aligned;
 use super::better::better;
@@ -14,26 +14,26 @@ use super::shares::CellCpus;
 use super::tally::{CellIndex, Tally};
 use super::written::{labels, labels_on};
 
-/// A smaller difference of localities is worth no cell spec.
+/// A smaller difference of localities does not justify a cell spec.
 const CLEARLY: f64 = 0.01;
 /// More CPUs than any decision needs.
 const ENOUGH_CPUS: usize = usize::MAX;
 
-/// What was found, whatever the host has CPUs for, and what it can load.
+/// All groups that were found, also those for which the host has no CPUs, and those that it can load.
 #[derive(Debug)]
 pub(crate) struct Found {
     /// All groups that were found. Its notes are those on the groups, and not on the host.
     pub(crate) finding: Decision,
-    /// What is written: the same, or what of it has CPUs.
+    /// The written decision: the same, or the part for which the host has CPUs.
     pub(crate) configuration: Decision,
-    /// For each subcell of each cell of the finding what of the configuration takes its threads; a cell that is not divided has
+    /// For each subcell of each cell of the finding, the subcell of the configuration that takes its threads; an undivided cell has
     /// one entry.
     pub(crate) taken_by: Vec<Vec<Option<String>>>,
     /// The label of each thread with the configuration; see [`labels`].
     pub(crate) labels: Option<Vec<u32>>,
     /// The same with the finding.
     pub(crate) labels_of_finding: Option<Vec<u32>>,
-    /// The cell specs that the configuration is without.
+    /// The cell specs that the configuration leaves out.
     left_out: Vec<SpecIndex>,
 }
 
@@ -54,7 +54,7 @@ impl Found {
 
 /// Decides twice: as if there were CPUs for all, and for the host of the options. See [`better`] for `locality`.
 ///
-/// A host that has no CPU for each cell gets those with most samples; the threads of the others are in those that are left.
+/// A host without a CPU for each cell gets the cells with most samples; the threads of the others are in the remaining cells.
 ///
 /// # Errors
 /// [`NoSamples`].
@@ -117,15 +117,15 @@ pub(crate) fn find(
     Ok(Found { finding, configuration, taken_by, labels, labels_of_finding, left_out })
 }
 
-/// A decision for a host, the labels of the threads with it, and the cell specs that it is without.
+/// A decision for a host, the labels of the threads with it, and the cell specs that it leaves out.
 struct Fitting {
     configuration: Decision,
     labels: Option<Vec<u32>>,
     left_out: Vec<SpecIndex>,
 }
 
-/// The decision for a host that has no CPU for each cell or subcell: of the ways to leave out cell specs the one that avoids most.
-/// What was asked for by `--cell` is left out only where the host has no CPU for it.
+/// The decision for a host without a CPU for each cell or subcell: among the ways to leave out cell specs, the one that avoids most.
+/// A `--cell` of the user is left out only if the host has no CPU for it.
 fn best_that_fits(
     specs: &CellSpecs,
     tally: &Tally,
@@ -149,7 +149,7 @@ fn best_that_fits(
     }
 }
 
-/// A decision without some of the cell specs: the threads of their cells are in those of the others.
+/// A decision without some of the cell specs: the threads of their cells are in the other cells.
 struct Fewer<'a> {
     all: &'a CellSpecs,
     of_all: &'a Tally,
@@ -247,13 +247,13 @@ impl<'a> Fewer<'a> {
     }
 }
 
-/// How many cells a host has with fewer cell specs, if it had so many before: as many of them as of those with samples.
+/// How many cells a host has with fewer cell specs, given the number before: reduced in the same proportion as the cells with samples.
 fn scaled(cells: usize, before: usize, after: usize) -> usize {
     // That of the root is one of them in any case.
     1 + (cells.saturating_sub(1) * after.saturating_sub(1)).div_ceil(before.saturating_sub(1).max(1))
 }
 
-/// What takes the threads of each subcell of `finding` in `configuration`.
+/// The subcell of `configuration` that takes the threads of each subcell of `finding`.
 fn taken_by(finding: &Decision, configuration: &Decision) -> Vec<Vec<Option<String>>> {
     let kept = || {
         let cells = configuration.cells.iter().zip(&configuration.bases);
@@ -289,7 +289,7 @@ fn taken_by(finding: &Decision, configuration: &Decision) -> Vec<Vec<Option<Stri
     finding.cells.iter().zip(&finding.bases).map(of_cell).collect()
 }
 
-/// The note on what the host has no CPUs for.
+/// The note on the subcells for which the host has no CPUs.
 fn too_few(finding: &Decision, taken_by: &[Vec<Option<String>>], host: &Host) -> Option<Note> {
     if finding.scheduler != Scheduler::Mitosis {
         return None;

@@ -1,4 +1,4 @@
-//! Which task hints identify which communities, for a scheduler that matches hints.
+//! The task hints that identify communities, for a scheduler that matches hints.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -9,7 +9,7 @@ use super::layered::{LayerMatch, MAX_PATH};
 /// How scx_layered matches a cell's cgroups and those below them; `None` for all cgroups.
 ///
 /// It matches an expression against each cgroup separately, not against those above it: an expression that ends with `$` would
-/// miss those below, so `/` is allowed in its place. It fills `CgroupRegex` in only after it has attached and takes few of them, so the
+/// miss those below, so `/` is allowed in its place. It fills in `CgroupRegex` only after it has attached, and takes few of them, so the
 /// beginning of a path becomes `CgroupPrefix`. A piece of a path does not become `CgroupContains`: see
 /// [`Placement::warnings`](super::Placement::warnings).
 pub(super) fn condition(matches: &CellMatch) -> Option<LayerMatch> {

@@ -20,7 +20,7 @@ pub struct Layers {
     /// The cell and the subcell of each, as their indices in the decision; no subcell for the rest of a cell, no cell if no
     /// cell takes everything.
     pub of: Vec<(Option<usize>, Option<usize>)>,
-    /// What did not fit.
+    /// Notes on what did not fit.
     pub notes: Vec<Note>,
 }
 
@@ -277,7 +277,7 @@ mod tests {
     use crate::config::Task;
     use crate::host::facts::Tasks;
 
-    /// The layer that takes a thread, whatever is not known of it.
+    /// The layer that takes a thread, if all undecided conditions are ignored.
     fn taker(consumer: &Consumer, task: &Task<'_>) -> usize {
         let takers = consumer.takers(task, &Tasks::default());
         assert_eq!(takers.maybe, [], "nothing is open");

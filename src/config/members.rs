@@ -66,21 +66,21 @@ pub struct Members {
     pub threads: Vec<Member>,
     /// How much their communities share. If it is empty, a community is worth its samples.
     pub affinity: Affinity,
-    /// Samples that a thread would have that never sleeps, if that is known; at least it has those of the busiest one.
+    /// Samples that a thread that never sleeps would have, if that is known; at least those of the busiest thread.
     pub awake: f64,
 }
 
 impl Members {
-    /// Samples that a thread would have that never sleeps, at least those of the busiest one.
+    /// Samples that a thread that never sleeps would have, at least those of the busiest thread.
     pub(crate) fn awake(&self) -> f64 {
         self.threads.iter().map(|it| it.samples).fold(self.awake.max(f64::MIN_POSITIVE), f64::max)
     }
 }
 
-/// Samples that a thread would have that never sleeps, if the one with most has `busiest` of `samples` in all, and so many CPUs were
+/// Samples that a thread that never sleeps would have, if the one with most has `busiest` of `samples` in all, and this number of CPUs was
 /// busy on average.
 ///
-/// Samples may be of user code only, so a thread's part of them stands for its part of the CPU time. If this is not known, the busiest
+/// Samples may be of user code only, so a thread's part of them is taken for its part of the CPU time. If this is not known, the busiest
 /// thread is one that never sleeps.
 pub(crate) fn awake(busiest: f64, samples: f64, busy_cpus: Option<f64>) -> f64 {
     let of_cpu = busy_cpus.map_or(0.0, |cpus| samples / cpus);

@@ -50,7 +50,7 @@ pub enum MitosisError {
         /// The number of cells, including the root's.
         cells: usize,
     },
-    /// Nothing of what was found has a CPU of its own: without it the scheduler does what it does without a configuration.
+    /// The host has no CPU for any of the groups: such a configuration would do the same as none.
     #[error(
         "nothing of what was found can be loaded on a host of {target_cpus} CPU{}: scx_mitosis needs a CPU for each cell and each \
          subcell", if *.target_cpus == 1 { "" } else { "s" }

@@ -22,7 +22,7 @@ pub enum Note {
         cell: String,
         /// The names of each community that is grouped by name, escaped for a terminal; empty if the cell is as a whole.
         groups: Vec<String>,
-        /// The part of the avoidable misses that the communities' configuration avoids, of 1.
+        /// The part of the avoidable misses that the communities' configuration avoids, from 0 to 1.
         by_sharing: f64,
         /// The part that grouping by name avoids.
         by_name: f64,
@@ -42,7 +42,7 @@ pub enum Note {
         cell: String,
         /// The class, escaped for a terminal.
         class: String,
-        /// The class's share of the cell's samples, of 1.
+        /// The class's share of the cell's samples, from 0 to 1.
         share: f64,
         /// A name that the class's prefix would take as well; `None` if no part of the name is UTF-8.
         takes: Option<Comm>,
@@ -55,7 +55,7 @@ pub enum Note {
         cell: String,
         /// The classes without a subcell, most sampled first, escaped for a terminal.
         classes: Vec<String>,
-        /// Their share of the cell's samples, of 1.
+        /// Their share of the cell's samples, from 0 to 1.
         share: f64,
     },
     /// A name that several communities of one cell have.
@@ -75,7 +75,7 @@ pub enum Note {
         cell: String,
         /// Its names, escaped for a terminal.
         threads: String,
-        /// Its share of the cell's samples, of 1.
+        /// Its share of the cell's samples, from 0 to 1.
         share: f64,
         /// A name that its prefixes would take as well; `None` if no part of its names is UTF-8.
         takes: Option<Comm>,
@@ -90,12 +90,12 @@ pub enum Note {
         subcell: String,
         /// The names, escaped for a terminal.
         names: Vec<String>,
-        /// Their share of the cell's samples, of 1.
+        /// Their share of the cell's samples, from 0 to 1.
         share: f64,
         /// A thread whose name has one of them as a prefix, if known.
         whose: Option<ThreadRef>,
     },
-    /// Threads with too few samples go along with a community, because no prefix separates them.
+    /// Threads with too few samples go to a community's subcell, because no prefix separates them.
     TakenAlong {
         /// The cell.
         cell: String,
@@ -112,7 +112,7 @@ pub enum Note {
         one: String,
         /// Those of the other.
         other: String,
-        /// The part of the accesses that the cell's communities share which this loses, of 1.
+        /// The part of the accesses that the cell's communities share which this loses, from 0 to 1.
         loss: f64,
     },
     /// There are more communities than subcells; these stay with the catch-all.
@@ -121,7 +121,7 @@ pub enum Note {
         cell: String,
         /// The names of each, escaped for a terminal.
         communities: Vec<String>,
-        /// The part of the accesses that the cell's communities share which this loses, of 1.
+        /// The part of the accesses that the cell's communities share which this loses, from 0 to 1.
         loss: f64,
     },
     /// Threads without a verdict.
@@ -130,7 +130,7 @@ pub enum Note {
         cell: String,
         /// How many.
         threads: usize,
-        /// Their share of the cell's samples, of 1.
+        /// Their share of the cell's samples, from 0 to 1.
         share: f64,
         /// Why.
         why: Unknown,
@@ -152,7 +152,7 @@ pub enum Note {
         /// Their names.
         layers: Vec<String>,
     },
-    /// Layers that tell communities by their processes, cgroups or threads, for this host.
+    /// Layers that match communities by their processes, cgroups or threads, for this host.
     ThisHost {
         /// Their names.
         layers: Vec<String>,
@@ -167,35 +167,35 @@ pub enum Note {
         hint: u64,
         /// How many communities.
         communities: usize,
-        /// The part of all samples that its threads in communities have, of 1.
+        /// The part of all samples that its threads in communities have, from 0 to 1.
         share: f64,
     },
     /// A hint that schedulers ignore.
     HintAboveLimit {
         /// The value.
         hint: u64,
-        /// The part of all samples that its threads in communities have, of 1.
+        /// The part of all samples that its threads in communities have, from 0 to 1.
         share: f64,
     },
     /// There were more names than can be distinguished.
     TooManyNames {
         /// The cell.
         cell: String,
-        /// The share of the cell's samples without a known name, of 1.
+        /// The share of the cell's samples without a known name, from 0 to 1.
         share: f64,
     },
     /// Threads of two cells share memory, but have different CPUs.
     AcrossCells {
         /// The cell with fewer possible misses, and the other one.
         cells: [CellName; 2],
-        /// The part of the possible misses of the first that one cache for both would avoid, of 1.
+        /// The part of the possible misses of the first that one cache for both would avoid, from 0 to 1.
         part: f64,
         /// How both become one cell.
         one_cell: OneCell,
     },
     /// The `--cell`s make the configuration worse than it would be without them.
     CellsCost {
-        /// The part of the avoidable misses between any two threads of the host that the configuration avoids, of 1.
+        /// The part of the avoidable misses between any two threads of the host that the configuration avoids, from 0 to 1.
         with: f64,
         /// The same without the `--cell`s.
         without: f64,
@@ -213,7 +213,7 @@ pub enum Note {
         threads: String,
         /// When they changed, in seconds after the first sample; `None` for several times.
         at: Option<f64>,
-        /// How much two moments have in common, relative to neighbouring ones, of 1.
+        /// How much two moments have in common, relative to neighbouring ones, from 0 to 1.
         constancy: f64,
         /// The community is that of most of the run.
         is_mostly: bool,
@@ -228,7 +228,7 @@ pub enum Note {
         from: f64,
         /// Until then.
         to: f64,
-        /// In this part of the run, of 1.
+        /// In this part of the run, from 0 to 1.
         busy: f64,
     },
     /// More communities change than notes are written.
@@ -249,7 +249,7 @@ pub enum Note {
     },
     /// Groups are together in subcells that fit the last-level caches of the host.
     Aligned(AlignedCell),
-    /// What was found and is not in the configuration, because the target host has too few CPUs.
+    /// Groups that are not in the configuration, because the target host has too few CPUs.
     LeftOutOfHost {
         /// CPUs of the host.
         target_cpus: usize,
@@ -300,7 +300,7 @@ impl fmt::Display for ThreadRef {
 }
 
 impl Note {
-    /// True if the configuration leaves out some of what was found. Then what was found is always shown.
+    /// True if the configuration leaves out some of the groups. Then the groups are always shown.
     #[must_use]
     pub fn leaves_out(&self) -> bool {
         matches!(self, Self::LeftOutOfHost { .. })
@@ -375,8 +375,8 @@ impl fmt::Display for Note {
             }
             Self::TakenAlong { cell, subcell, names } => {
                 let (go, them) = if names.len() == 1 { ("goes", "it") } else { ("go", "them") };
-                write!(f, "{cell}: {} {go} along with \"{subcell}\", as no prefix tells {them} apart; ", list(names, ", "))?;
-                write!(f, "too little is known of {them}")
+                write!(f, "{cell}: {} {go} to the subcell \"{subcell}\" too, because no prefix ", list(names, ", "))?;
+                write!(f, "separates {them}; there are too few samples of {them} to judge")
             }
             Self::Merged { cell, one, other, loss } => write!(
                 f,
@@ -589,7 +589,7 @@ fn list(items: &[String], between: &str) -> String {
     first(8, items.iter(), between)
 }
 
-/// The first so many of a list, and how many more there are.
+/// The first entries of a list, and the number of further ones.
 pub(super) fn first(most: usize, items: impl ExactSizeIterator<Item = impl ToString>, between: &str) -> String {
     let more = items.len().saturating_sub(most);
     let shown: Vec<String> = items.take(most).map(|item| item.to_string()).collect();

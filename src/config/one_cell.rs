@@ -23,7 +23,7 @@ pub enum OneCell {
     Option {
         /// Its argument, `NAME=REGEX`.
         given: String,
-        /// The cgroup of which all cgroups are then in the cell, escaped for a terminal; `None` if it is these two alone.
+        /// The cgroup whose descendants are then all in the cell, escaped for a terminal; `None` if it is these two alone.
         below: Option<String>,
     },
     /// Without these `--cell`s, by name, both are in the root's cell. Only the root contains both, and no cell spec matches it.
@@ -197,7 +197,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
-        /// What is said is what the scheduler does with the changed options.
+        /// The note says what the scheduler does with the changed options.
         #[test]
         fn the_option_makes_one_cell(
             parts in prop::collection::vec("[ab.'=]{1,2}|x\u{7}|\u{fffd}", 0..4),

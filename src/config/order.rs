@@ -12,9 +12,9 @@ use scxprof_base::cpus::MAX_CPUS;
 /// On which last-level caches groups are judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnCaches {
-    /// On this many, on which groups are in an order that nobody knows.
+    /// On this many caches, with the groups in an unknown order.
     Random(u32),
-    /// On these, on which groups of scx_mitosis are in its order; those of scx_layered are in one that nobody knows.
+    /// On these caches: groups of scx_mitosis in its own order, those of scx_layered in an unknown order.
     Known {
         /// The caches.
         caches: Caches,
@@ -30,7 +30,7 @@ impl From<u32> for OnCaches {
 }
 
 impl OnCaches {
-    /// On the caches of a host with so many CPUs, if they are known and there is a choice.
+    /// On the caches of a host with this number of CPUs, if they are known and there is a choice.
     #[must_use]
     pub fn known(caches: Option<Caches>, cpus: usize) -> Option<Self> {
         let caches = caches.filter(|caches| caches.count > 1 && cpus <= MAX_CPUS as usize)?;
@@ -78,7 +78,7 @@ pub(super) fn components(cgroup: &[u8]) -> Vec<&[u8]> {
 }
 
 impl<'a> Laid<'a> {
-    /// Of threads in these places; `None` for scx_layered, and for caches of which it is not known which CPUs they have.
+    /// For threads in these places; `None` for scx_layered, and for caches whose CPUs are not known.
     ///
     /// The number of the root's cell is 0, and the others follow in the order of the components of their paths, as scx_mitosis finds
     /// cgroups when it is loaded. Each has the same share of the CPUs.
@@ -167,7 +167,7 @@ mod tests {
         let layout = laid.layout(&places, &[one(1.0); 2]);
         assert!((layout.near(0, 0) - 1.0).abs() < 1e-9 && (layout.near(1, 1) - 5.0 / 9.0).abs() < 1e-9, "{layout:?}");
         assert!(laid.is_near(&places[0]) && !laid.is_near(&places[1]));
-        // On fewer CPUs than subcells there is nothing to say of the last ones.
+        // With fewer CPUs than subcells, the last ones have none.
         let none = Laid::new(&placement, places.iter(), two(1)).unwrap();
         let somewhere = none.layout(&places, &[one(1.0); 2]).near(1, 1);
         assert!((somewhere - 0.5).abs() < 1e-9, "{somewhere}");

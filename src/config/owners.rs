@@ -137,7 +137,7 @@ impl<'a> ByCell<'a> {
         }
         joined.join_apart();
         owned.sharers = joined.sharers(&of_name);
-        // One thread alone shares nothing: the names of the others belong to another community.
+        // A single thread shares nothing: the names of the others belong to another community.
         owned.sharers.retain(|sharers| {
             let is_lone = sharers.threads.values().sum::<usize>() < 2;
             if is_lone {

@@ -1,4 +1,4 @@
-//! A configuration that was read from a file: where its scheduler puts a thread.
+//! A configuration that was read from a file: to which subcell or layer its scheduler assigns a thread.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::sample::{Task, TaskHint};
 /// Kinds of conditions that the cgroup, the name and the hint of a thread decide.
 const DECIDED: [&str; 7] =
     ["CgroupPrefix", "CgroupSuffix", "CgroupContains", "CgroupRegex", "CommPrefix", "CommPrefixExclude", "HintEquals"];
-/// Those that nothing decides before the scheduler runs.
+/// Kinds of conditions that only the running scheduler can decide.
 const CHANGES: [&str; 7] =
     ["AvgRuntime", "SystemCpuUtilBelow", "DsqInsertBelow", "UsedGpuTid", "UsedGpuPid", "CmdJoin", "NumaNode"];
 
@@ -34,10 +34,10 @@ enum Loaded {
     Layered(Vec<Layer>, layered::Consumer),
 }
 
-/// What gets CPUs of its own: a subcell of scx_mitosis, or a layer of scx_layered.
+/// A part of a configuration with its own CPUs: a subcell of scx_mitosis, or a layer of scx_layered.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {
-    /// The cell spec or the layer; `None` for the root's cell of scx_mitosis, if nothing takes the thread. Where several layers may
+    /// The cell spec or the layer; `None` for the root's cell of scx_mitosis, if nothing takes the thread. If several layers may
     /// take it, all of them: `short or rest`.
     pub cell: Option<String>,
     /// The cgroup that is the cell, as scx_mitosis makes a cell of each cgroup that a spec matches; empty for the root's cell and
@@ -45,9 +45,9 @@ pub struct Place {
     pub cgroup: Vec<u8>,
     /// The subcell; `None` in a cell that is not divided, and for a catch-all that is not written.
     pub subcell: Option<String>,
-    /// No condition on the name or on the cgroup takes the thread, only what takes all others.
+    /// No condition on the name or on the cgroup takes the thread, only a catch-all.
     pub is_rest: bool,
-    /// The layers that may take the thread, where a condition decides of which it is not known if it holds; in the scheduler's
+    /// The layers that may take the thread, because it is not known whether a deciding condition holds; in the scheduler's
     /// order. The last one takes it if none of these conditions holds.
     pub maybe: Vec<MayTake>,
 }
@@ -71,11 +71,11 @@ impl Place {
     }
 }
 
-/// Why a text is no configuration.
+/// Why a text is not a configuration.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PlacementError {
-    /// It is not even JSON.
+    /// It is not JSON.
     #[error("no configuration of scx_mitosis or scx_layered: {0}")]
     Json(#[from] serde_json::Error),
     /// scx_mitosis would not read it.
@@ -122,7 +122,7 @@ impl Placement {
             (Loaded::Layered(layers, consumer), None)
         } else {
             let (cells, foreign) = mitosis::read(json)?;
-            // What the scheduler does not load need not be within its limits.
+            // A configuration that the scheduler does not load need not be within its limits.
             let consumer = if foreign.is_some() { Consumer::unchecked(&cells)? } else { Consumer::new(&cells)? };
             (Loaded::Mitosis(cells, consumer), foreign)
         };
@@ -134,13 +134,13 @@ impl Placement {
         Self { loaded: Loaded::Mitosis(cells, consumer), tasks: Arc::default() }
     }
 
-    /// With what is known of threads beside their names and cgroups.
+    /// With facts about threads besides their names and cgroups.
     #[must_use]
     pub fn with_tasks(self, tasks: Arc<Tasks>) -> Self {
         Self { tasks, ..self }
     }
 
-    /// Says which cgroups there are, by their paths below `/sys/fs/cgroup`: a template of scx_layered makes a layer of each that it
+    /// Sets the existing cgroups, by their paths below `/sys/fs/cgroup`: a template of scx_layered makes a layer of each that it
     /// takes.
     pub fn know_cgroups<'a>(&mut self, paths: impl Iterator<Item = &'a [u8]>) {
         if let Loaded::Layered(_, consumer) = &mut self.loaded {
@@ -148,7 +148,7 @@ impl Placement {
         }
     }
 
-    /// What takes a thread: `cell/subcell`, or a layer.
+    /// The subcell (`cell/subcell`) or layer that takes a thread.
     #[must_use]
     pub fn name_of(&self, task: &Task<'_>) -> String {
         self.taker(task).unwrap_or_else(|| "(no cell)".to_owned())
@@ -161,7 +161,7 @@ impl Placement {
         Some((place.cell?, place.subcell))
     }
 
-    /// A name for what gets CPUs of its own: as [`Placement::taker`], with the cgroup of the cell, as scx_mitosis makes a cell of
+    /// A name for a part with its own CPUs: as [`Placement::taker`], with the cgroup of the cell, as scx_mitosis makes a cell of
     /// each cgroup that a cell spec matches.
     #[must_use]
     pub fn group(&self, task: &Task<'_>) -> Option<String> {
@@ -174,7 +174,7 @@ impl Placement {
         })
     }
 
-    /// What takes a thread.
+    /// The part that takes a thread.
     #[must_use]
     pub fn place_of(&self, task: &Task<'_>) -> Place {
         match &self.loaded {
@@ -263,7 +263,7 @@ impl Placement {
         }
     }
 
-    /// True if conditions are on what procfs says of threads ([`Tasks`]).
+    /// True if conditions are on facts from procfs ([`Tasks`]).
     #[must_use]
     pub fn needs_tasks(&self) -> bool {
         self.undecided().iter().any(|kind| !CHANGES.contains(kind))
@@ -275,7 +275,7 @@ impl Placement {
         self.conditions().map(LayerMatch::kind).filter(|kind| !DECIDED.contains(kind)).collect()
     }
 
-    /// Kinds of conditions that scx_layered 1.1.4 does not do as they are written, one sentence each.
+    /// Kinds of conditions that scx_layered 1.1.4 does not evaluate as they are written, one sentence each.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();

@@ -54,7 +54,7 @@ impl CellCpus {
         self.cpus / self.cells.max(1)
     }
 
-    /// True if the catch-all of a cell with so many subcells has CPUs of one cache only: then its threads are as near to each other
+    /// True if the catch-all of a cell with this number of subcells has CPUs of one cache only: then its threads are as near to each other
     /// as those of any other subcell.
     pub(super) fn has_near_catch_all(&self, cell: CellIndex, subcells: usize) -> bool {
         let ranges = self.of(cell);

@@ -38,7 +38,7 @@ pub(super) struct Room {
     pub subcells: usize,
 }
 
-/// The general spec, preceded by those of cgroups with different sharing, as far as they fit.
+/// The general spec, preceded by those of cgroups with different sharing, as many as fit.
 pub(super) fn specs(
     index: SpecIndex,
     spec: &CellSpec,

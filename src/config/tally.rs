@@ -18,7 +18,7 @@ pub struct NameIndex(Option<u32>);
 pub struct CellTally {
     /// Its cell spec.
     pub spec: SpecIndex,
-    /// The cgroup of which the scheduler makes the cell; `None` if the tally was full and this entry represents all further
+    /// The cgroup from which the scheduler makes the cell; `None` if the tally was full and this entry represents all further
     /// cells of the cell spec together.
     pub cgroup: Option<Vec<u8>>,
     /// Samples.
@@ -209,7 +209,7 @@ impl Tally {
     }
 }
 
-/// What is left of samples that were counted in parts and taken away at once may not be quite nothing.
+/// After samples that were counted in parts are subtracted at once, the rest may differ a little from 0.
 fn clean(count: f64) -> f64 {
     const NOTHING: f64 = 1e-6;
     if count < NOTHING {

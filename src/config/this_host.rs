@@ -1,4 +1,4 @@
-//! Layers for one host: communities that names cannot tell apart are told by their processes, cgroups and threads.
+//! Layers for one host: communities that names cannot tell apart are matched by their processes, cgroups and threads.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,13 +21,13 @@ pub(crate) struct HostThread {
     /// The path of its cgroup below `/sys/fs/cgroup`.
     pub cgroup: Vec<u8>,
     pub community: Option<CommunityIndex>,
-    /// It is known with whom it shares memory, or that it shares none.
+    /// It is known with which threads it shares memory, or that it shares none.
     pub is_known: bool,
     pub samples: f64,
 }
 
-/// What tells threads of one name apart, what holds longest first: the process's name, the cgroup, the process itself, and the thread
-/// itself.
+/// The properties that tell threads of one name apart, the most durable first: the process's name, the cgroup, the process id, and
+/// the thread id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum By {
     Process,
@@ -43,7 +43,7 @@ fn suffix(path: &[u8]) -> Option<Vec<u8>> {
 }
 
 impl By {
-    /// What a thread has of it; `None` if that is not known, or no text.
+    /// A thread's value of the property; `None` if it is not known, or not text.
     fn key(self, thread: &HostThread) -> Option<Vec<u8>> {
         let key = match self {
             Self::Process => thread.process?.as_bytes().to_vec(),
@@ -55,7 +55,7 @@ impl By {
         is_text.then_some(key)
     }
 
-    /// True if the condition for `key` takes a thread. One whose process is not known may be any.
+    /// True if the condition for `key` takes a thread. A thread of an unknown process may match any.
     fn takes(self, key: &[u8], thread: &HostThread) -> bool {
         match self {
             Self::Process => thread.process.is_none_or(|name| name.as_bytes().starts_with(key)),
@@ -81,7 +81,7 @@ impl By {
 /// `threads`, as the ids of processes and threads are.
 pub(crate) fn add(layers: &mut Layers, threads: &[HostThread]) {
     let mut found = apart(layers, threads);
-    // The most valuable first, as far as there is room.
+    // The most valuable first, while there is room.
     found.sort_by(|a, b| b.samples.total_cmp(&a.samples));
     let room = MAX_LAYERS.saturating_sub(layers.layers.len());
     let left_out: Vec<String> = found.iter().skip(room).map(|it| it.name.clone()).rev().collect();
@@ -117,11 +117,11 @@ struct OwnLayer {
     samples: f64,
 }
 
-/// The communities that need a layer of their own, and can be told.
+/// The communities that need a separate layer, and can be matched.
 fn apart(layers: &Layers, threads: &[HostThread]) -> Vec<OwnLayer> {
     let Ok(consumer) = Consumer::new(&layers.layers) else { return Vec::new() };
     let none = Tasks::default();
-    // Layers for hints take threads by what is not known here; names decide for the others.
+    // Layers for hints match facts that are not known here; names decide for the others.
     let place =
         |it: &HostThread| consumer.takers(&Task::new(&it.cgroup, it.comm.as_bytes()).hinted(None), &none).otherwise;
     let places: Vec<Option<usize>> = threads.iter().map(place).collect();
@@ -156,7 +156,7 @@ fn apart(layers: &Layers, threads: &[HostThread]) -> Vec<OwnLayer> {
     found
 }
 
-/// What its threads with most samples are called: `redis:worker`.
+/// The name of its threads with most samples: `redis:worker`.
 fn name(by: By, of: &[&HostThread]) -> String {
     // The id of one of its threads would not name the others.
     let by = if by == By::Tid { By::Process } else { by };
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(layers, expected);
         let said = notes.first().map(ToString::to_string).unwrap_or_default();
         assert!(said.ends_with("; those with thread ids hold until the threads end: app:app, app:app-2"), "{said}");
-        // A layer has room for so many ids; a group with more has no layer.
+        // A layer has room for this number of ids; a group with more has no layer.
         let sizes = |sizes: [usize; 2]| {
             let threads = (0..).zip(sizes).flat_map(|(at, size)| group(100 + 100 * at, size as u32, at));
             added(&threads.collect::<Vec<_>>()).0.len()

@@ -1,4 +1,4 @@
-//! A configuration as the scheduler reads it: where it puts the sampled threads.
+//! A configuration as the scheduler reads it: the subcells of the sampled threads.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ use crate::sample::ThreadIndex;
 pub(crate) struct Places {
     /// By member; `None` if unknown.
     pub(crate) of: Vec<Option<(ThreadIndex, u32, Assigned)>>,
-    /// Which of them are catch-alls, or cells that are not divided.
+    /// Which of them are catch-alls, or undivided cells.
     is_rest: BTreeMap<Assigned, bool>,
     pub(crate) threads: usize,
     pub(crate) unlisted: usize,
@@ -75,7 +75,7 @@ pub(crate) fn labels(decision: &Decision, tally: &Tally, members: &Members) -> O
     Places::new(decision, tally, members).ok().map(|places| places.labels(None))
 }
 
-/// A label for each thread on a host of which the CPUs of each cell are known: threads in a catch-all have one label if its CPUs are
+/// A label for each thread on a host on which the CPUs of each cell are known: threads in a catch-all have one label if its CPUs are
 /// all in one cache. `None` as for [`labels`].
 pub(super) fn labels_on(cpus: &CellCpus, decision: &Decision, tally: &Tally, members: &Members) -> Option<Vec<u32>> {
     let places = Places::new(decision, tally, members).ok()?;
@@ -87,7 +87,7 @@ pub(super) fn labels_on(cpus: &CellCpus, decision: &Decision, tally: &Tally, mem
 /// Reports threads without shared memory whose names the subcell of a community takes.
 pub(crate) fn strays(decision: &Decision, tally: &Tally, members: &Members) -> Vec<Note> {
     let Ok(places) = Places::new(decision, tally, members) else { return Vec::new() };
-    // A thread with several hints may share under one of them.
+    // A thread with several hints may share memory under one of them.
     let sharing: BTreeSet<u32> = members
         .threads
         .iter()

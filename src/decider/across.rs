@@ -1,4 +1,4 @@
-//! What cells share with each other, for people: their names, the memory, and how they become one cell.
+//! The memory that cells share with each other, for people: their names, the memory, and how they become one cell.
 
 use super::decided::Decided;
 use super::decider::Decider;
@@ -71,7 +71,7 @@ impl Decider {
         decided.across.pairs.iter().zip(&decided.one_cells).filter_map(named).collect()
     }
 
-    /// `None` for what stands for all cells beyond those that are distinguished.
+    /// `None` for the entry of all cells beyond those that are distinguished.
     fn cell_name(&self, cell: CellIndex) -> Option<CellName> {
         let cell = self.tally.get(cell)?;
         let spec = self.specs.specs().get(cell.spec)?;
@@ -83,7 +83,7 @@ impl Decider {
         let in_cell = |(cell, thread): (CellIndex, u32)| {
             let cell = self.tally.get(cell)?;
             let cgroup = match cell.cgroup.as_deref()? {
-                // Many cgroups are in the root's cell. What counts is that of the thread that shares most.
+                // Many cgroups are in the root's cell. The cgroup of the thread that shares most is used.
                 [] => self.facts.get(thread as usize).map_or(&b"/"[..], |facts| self.path_of(facts)),
                 cgroup => cgroup,
             };
@@ -158,7 +158,7 @@ mod tests {
         let begin = format!("{} and {} share memory: one cache for both would avoid ", pair.smaller, pair.larger);
         assert!(note.starts_with(&begin) && note.contains("--cell 'shop=^/sys/fs/cgroup/shop$' before"), "{note}");
         assert_eq!(verdicts, ["shares with other cells"; 2]);
-        // What the note says is right.
+        // The note is right.
         let option = pair.option.clone().unwrap();
         let one = told(&decider(&["/shop/a", "/shop/b"], &[&option, "a=/a$", "b=/b$"]), Scheduler::Mitosis);
         assert_eq!((one.0, one.1, &one.2[0]), (Vec::new(), Vec::new(), &one.2[1]));

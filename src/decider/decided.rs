@@ -15,7 +15,7 @@ use crate::sample::{CodeAddr, Source};
 /// A decision and the facts behind it.
 #[derive(Debug)]
 pub(crate) struct Decided {
-    /// What was found, and what of it the host can load.
+    /// All groups that were found, and those that the host can load.
     pub(crate) found: Found,
     /// The threads with their verdicts.
     pub(crate) members: Members,
@@ -25,9 +25,9 @@ pub(crate) struct Decided {
     pub(super) across: Across,
     /// How the cells of each pair become one.
     pub(super) one_cells: Vec<Option<OneCell>>,
-    /// Where the memory lies that a report names.
+    /// The places of the memory that a report names.
     pub(super) locations: Locations,
-    /// What its phases took.
+    /// The times of its phases.
     pub(crate) phases: Phases,
 }
 
@@ -70,7 +70,7 @@ impl Decider {
         Ok(Decided { found, members, clusters, across, one_cells, locations: Locations::default(), phases })
     }
 
-    /// The threads with what was found of them, each in its cell.
+    /// The threads with their verdicts, each in its cell.
     pub(super) fn members(&self, clusters: &Clusters, cells: &[CellIndex]) -> Members {
         // A thread without any memory that can be shared has too few samples as well.
         let few = Verdict::Unknown(Unknown::TooFewSamples);
@@ -109,17 +109,17 @@ impl Decided {
         self.found.labels_of_finding.as_ref().and_then(|labels| self.clusters.locality_of(labels))
     }
 
-    /// What is written for the host.
+    /// The decision that is written for the host.
     pub(crate) fn configuration(&self) -> &Decision {
         &self.found.configuration
     }
 
-    /// All that was found.
+    /// The decision with all groups that were found.
     pub(crate) fn finding(&self) -> &Decision {
         &self.found.finding
     }
 
-    /// Finds out where the memory lies that a report names.
+    /// Finds the places of the memory that a report names.
     pub(crate) fn locate(&mut self, spaces: &AddressSpaces, modules: &mut Modules) {
         self.locations = memory::locate((&self.clusters, &self.across), spaces, modules);
     }

@@ -23,7 +23,7 @@ const MAX_THREADS: usize = 1 << 16;
 /// The number of cgroups with a cached cell.
 const MAX_CGROUPS: usize = 1 << 16;
 
-/// Counts samples by cell and name, and sketches which threads touch what; `session::Sampled` makes the decision.
+/// Counts samples by cell and name, and sketches which threads touch which memory; `session::Sampled` makes the decision.
 #[derive(Debug)]
 pub struct Decider {
     pub(super) specs: CellSpecs,
@@ -49,7 +49,7 @@ pub struct Decider {
     /// Some sample had an address.
     pub(super) has_address: bool,
     pub(super) wants_code: bool,
-    /// A report is made of the decision.
+    /// A report will be made of the decision.
     pub(super) reports: bool,
     /// Samples of each thread over time.
     pub(super) over_time: OfThreads,
@@ -122,13 +122,13 @@ impl Decider {
         Self { wants_code: true, ..self }
     }
 
-    /// Finds only what a configuration needs, unless it leaves out some of what was found.
+    /// Computes only what a configuration needs, unless it leaves out some of the groups.
     #[must_use]
     pub fn without_report(self) -> Self {
         Self { reports: false, ..self }
     }
 
-    /// Keeps what it takes to say how certain a score is, in another eighth of the memory.
+    /// Keeps the data for the certainty of a score, in another eighth of the memory.
     #[must_use]
     pub fn keep_slices(self) -> Self {
         Self { slices: Some(Slices::new(self.memory / 8)), ..self }
@@ -140,7 +140,7 @@ impl Decider {
         Self { use_hints: true, ..self }
     }
 
-    /// Says how many CPUs were busy on average while it took all samples of the host.
+    /// Sets how many CPUs were busy on average during a capture of the whole host.
     pub(crate) fn know_busy_cpus(&mut self, cpus: Option<f64>) {
         self.busy_cpus = cpus;
     }
@@ -193,7 +193,7 @@ impl Decider {
 
     /// The sketch's number of a thread; `None` if there are too many.
     fn number(&mut self, sample: &Sample, comm: Comm, cell: CellIndex) -> Option<u32> {
-        // Where hints make no difference, most threads are found without hashing.
+        // If hints make no difference, most threads are found without hashing.
         let direct = sample.thread as usize;
         if let Some(&number) = self.direct.get(direct).filter(|&&number| number != u32::MAX) {
             return Some(number);
@@ -251,7 +251,7 @@ impl Decider {
     }
 
     /// Gives a thread another name, under each of its numbers. Its samples so far count by that too: the scheduler matches the name
-    /// that a thread has, and one that it had before its exec would make a class of nobody.
+    /// that a thread has, and a name that it had before its exec would make a class without threads.
     fn rename(&mut self, thread: ThreadIndex, comm: Comm) {
         let Self { facts, tally, numbers, known, .. } = self;
         let several = numbers.get(&thread).into_iter().flatten();
@@ -348,7 +348,7 @@ impl Facts {
     }
 }
 
-/// Samples whose memory is looked for in the sketch before the first of them is counted there.
+/// The number of samples whose memory is prefetched in the sketch before the first of them is counted.
 const TOGETHER: usize = 64;
 
 impl Sink for Decider {

@@ -1,4 +1,4 @@
-//! What a run shows of classes of threads, as rows that can be added to those of other runs.
+//! The sharing between classes of threads in a run, as rows that can be added to those of other runs.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::config::base_of;
 use crate::evidence::{part_of, Class, Evidence, EvidenceError, Folds, Key, RowKind, Scope, Sum, Sums};
 use crate::sample::printable;
 
-/// Classes of a cell of which pairs are written: those with most misses. Others have a row, but no pairs.
+/// The number of classes of a cell whose pairs are written: those with most misses. Others have a row, but no pairs.
 const PAIRED: usize = 64;
 /// Two classes share in a run if this part of their possible misses or more is shared for certain...
 const SHARES: f64 = 0.02;
@@ -35,7 +35,7 @@ impl Decider {
             let matches = Class { cell: spec.name.clone(), cgroup: spec.matcher.text(), ..Class::default() };
             rows.add(Key { part: place, ..Key::of(RowKind::Spec, scope, &matches) }, &once)?;
         }
-        // Cells, of which several may fold to one.
+        // Cells; several may fold to one.
         let last = self.specs.specs().len().saturating_sub(1);
         let mut cells: BTreeMap<Class, u64> = BTreeMap::new();
         for (_, cell) in self.tally.cells() {
@@ -125,7 +125,7 @@ impl Decider {
 
 static NONE: Class = Class { cell: String::new(), cgroup: String::new(), comm: String::new(), hint: String::new() };
 
-/// The numbers of a pair of which the one with fewer possible misses has so many.
+/// The numbers of a pair; `counted` are the possible misses of the class that has fewer.
 fn of_pair(pair: &PairUse, counted: f64) -> Sums {
     let part = pair.shared / pair.possible.max(f64::MIN_POSITIVE);
     let shares = part - SURELY * (part / counted.max(1.0)).sqrt() > SHARES;

@@ -1,4 +1,4 @@
-//! Evidence of many simulated hosts, each of which sees too little, against the true groups.
+//! Evidence of many simulated hosts, each with too few samples, against the true groups.
 
 use std::collections::BTreeMap;
 
@@ -131,7 +131,7 @@ fn hosts_with_another_grouping_do_not_spoil_it_and_are_named() {
     let mut expected: Vec<String> = (0..200).filter(|&seed| is_other(seed)).map(|seed| format!("host{seed}")).collect();
     expected.sort_unstable();
     assert_eq!((named, report.hosts), (expected.iter().map(String::as_str).collect(), 200));
-    // Without them nobody is.
+    // Without them, no thread is.
     let plain = merged(&scenario, 60).decide(&config::DecisionOptions::new(0.05, 4096)).unwrap().report;
     assert_eq!((plain.outliers, plain.hosts), (Vec::new(), 60));
 }
@@ -287,7 +287,7 @@ fn a_watch_goes_on_where_it_was() {
     let mut idle = FadingEvidence::new(options, 2);
     let found = idle.interval(&slices(&nothing, 0, &|thread| thread)).unwrap();
     assert_eq!((found.score, found.new), (None, None));
-    assert!(found.reason.unwrap().contains("no configuration matters"));
+    assert!(found.reason.unwrap().contains("too little is avoidable"));
     assert!(idle.interval(&[]).unwrap().reason.unwrap().contains("nothing was sampled"));
     // Evidence of other cell specs is dropped.
     let other = Class { cell: "web".into(), cgroup: "contains web".into(), ..Class::default() };

@@ -8,7 +8,7 @@ use crate::config::this_host::HostThread;
 use crate::config::{self, CellSpecs, Found, Member, Members, NoSamples, Note, SpecIndex, Tally, ThreadRef, Verdict};
 
 impl Decider {
-    /// What was found, by sharing or by names alone for each cell spec, with its notes.
+    /// The groups, by sharing or by names alone for each cell spec, with the notes.
     pub(super) fn find(
         (specs, tally): (&CellSpecs, &Tally),
         members: &Members,
@@ -42,7 +42,7 @@ impl Decider {
         }
     }
 
-    /// All threads with what a scheduler sees of them on this host.
+    /// All threads with the properties that a scheduler can match on this host.
     pub(crate) fn host_threads(&self, members: &Members) -> Vec<HostThread> {
         let processes = self.processes();
         let thread = |(facts, member): (&Facts, &Member)| HostThread {

@@ -1,4 +1,4 @@
-//! What the memory of a report is called, and who touched which bytes of it.
+//! The names of the memory in a report, and which threads touched which bytes of it.
 
 use rustc_hash::FxHashMap;
 
@@ -10,10 +10,10 @@ use crate::resolve::identity::{is_sysv, scope_text};
 use crate::resolve::{AddressSpaces, Located, Modules, Symbol, Symbols};
 use crate::sample::{printable, CodeAddr, MemoryId, MemoryScope, LINE_SIZE};
 
-/// Where what a report names lies.
+/// The places of the memory that a report names.
 pub(super) type Locations = FxHashMap<MemoryId, Located>;
 
-/// Finds out where all lies that a report of these clusters names, and what cells share.
+/// Finds the places of all memory that a report of these clusters names, and of the memory that cells share.
 pub(super) fn locate(
     (clusters, across): (&Clusters, &Across),
     spaces: &AddressSpaces,
@@ -34,7 +34,7 @@ pub(super) fn locate(
     spaces.locate(bytes.chain(regions).chain(shared).chain(across), modules)
 }
 
-/// The images that may have a name for it.
+/// The images that may have a symbol for it.
 pub(super) fn images(locations: &Locations) -> impl Iterator<Item = CodeAddr> + '_ {
     locations.values().filter_map(|located| located.image)
 }
@@ -53,7 +53,7 @@ pub(super) struct MemoryNames<'a> {
 }
 
 impl MemoryNames<'_> {
-    /// Pages or lines; private memory of which nobody knows more is of process `pid`.
+    /// Pages or lines; private memory without further identity belongs to process `pid`.
     pub(super) fn granules(&self, hot: &[Hot], pid: Option<u32>) -> Vec<Granule> {
         hot.iter().map(|hot| self.granule(hot, pid)).collect()
     }
@@ -109,13 +109,13 @@ impl MemoryNames<'_> {
         }
     }
 
-    /// What memory is called, and what it is for programs.
+    /// The name of memory, and its identity for programs.
     pub(super) fn named(&self, memory: Option<MemoryId>, pid: Option<u32>) -> (String, Option<Identity>) {
         let symbol = memory.and_then(|memory| self.symbol(memory));
         (symbol.map_or_else(|| self.text(memory, pid), |symbol| symbol.to_string()), self.identity(memory, pid))
     }
 
-    /// What the line with this byte is called: by the variable of the byte, else by its own first byte.
+    /// The name of the line with this byte: by the variable of the byte, else by its own first byte.
     pub(super) fn line(&self, byte: Option<MemoryId>, pid: Option<u32>) -> String {
         match byte {
             Some(byte) if self.symbol(byte).is_none() => {
@@ -125,7 +125,7 @@ impl MemoryNames<'_> {
         }
     }
 
-    /// The variable that a byte is of.
+    /// The variable that contains a byte.
     fn symbol(&self, memory: MemoryId) -> Option<DataSymbol> {
         let symbol = self.symbols.get(self.locations.get(&memory)?.image?)?;
         let (name, offset) = symbol.function.as_ref()?;
@@ -144,7 +144,7 @@ impl MemoryNames<'_> {
         self.locations.get(&memory).and_then(|located| located.pid).or(pid)
     }
 
-    /// Where memory is, for people.
+    /// A description of memory, for people.
     fn text(&self, memory: Option<MemoryId>, pid: Option<u32>) -> String {
         let Some(memory) = memory else { return "a file beyond those that are remembered".to_owned() };
         Self::located_text(memory, self.locations.get(&memory), pid)
@@ -187,7 +187,7 @@ fn code_of(symbol: &Symbol, accesses: f64) -> Code {
     Code { sym, offset, dso: printable(&symbol.dso), accesses, line, caller_line, inlined: symbol.inlined.clone() }
 }
 
-/// A mapped file by the path that the kernel prints, for people; `None` where the path says less than the inode.
+/// A mapped file by the path that the kernel prints, for people; `None` if the path says less than the inode.
 fn path_text(path: &[u8]) -> Option<String> {
     // A segment has no path: the key of another namespace may be the same.
     if path.is_empty() || is_sysv(1, path) {

@@ -1,4 +1,4 @@
-//! What a decision would be worth with other cell specs: no others are suggested than those that were computed to be better.
+//! The value of a decision with other cell specs: only cell specs that are better by computation are suggested.
 
 use std::cell::OnceCell;
 
@@ -6,20 +6,20 @@ use super::decider::Decider;
 use crate::cluster::{ClusterOptions, Clusters, Detail};
 use crate::config::{Basis, CellIndex, CellSpecs, DecisionOptions, Found, Note, OneCell, Tally};
 
-/// A smaller difference of localities is none.
+/// A smaller difference of localities counts as no difference.
 const CLEARLY: f64 = 0.01;
 
-/// What a configuration is worth to a host.
+/// The value of a configuration for a host.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Worth {
     /// The part of the avoidable misses between any two threads of the host that it avoids.
     locality: f64,
-    /// Communities that the host has no CPUs for.
+    /// The number of communities for which the host has no CPUs.
     left_out: usize,
 }
 
 impl Worth {
-    /// True if a configuration is better than another one, and no more of what was found is left out of it.
+    /// True if a configuration is better than another one, and does not leave out more groups.
     fn is_better(self, than: Self) -> bool {
         self.locality > than.locality + CLEARLY && self.left_out <= than.left_out
     }
@@ -29,7 +29,7 @@ impl Worth {
 pub(super) struct OtherCells<'a> {
     decider: &'a Decider,
     options: DecisionOptions,
-    /// What all threads of the host share, whatever cells they are in.
+    /// What all threads of the host share, whatever their cells.
     host: OnceCell<Clusters>,
     now: OnceCell<Option<Worth>>,
     found: &'a Found,
@@ -57,7 +57,7 @@ impl<'a> OtherCells<'a> {
         *self.now.get_or_init(|| self.worth(self.found))
     }
 
-    /// The same with other cell specs; `None` if nothing can be said.
+    /// The same with other cell specs; `None` if it cannot be computed.
     fn with(&self, specs: &CellSpecs) -> Option<Worth> {
         let decider = self.decider;
         let mut tally = Tally::default();
@@ -72,7 +72,7 @@ impl<'a> OtherCells<'a> {
         self.worth(&Decider::find((specs, &tally), &members, &clusters, &self.options).ok()?)
     }
 
-    /// The way in which two cells become one, unless that was computed to be no better.
+    /// The way in which two cells become one, unless that is no better by computation.
     pub(super) fn checked(&self, one_cell: OneCell) -> OneCell {
         let specs = match &one_cell {
             OneCell::Option { given, .. } => self.decider.specs.with_first(given),

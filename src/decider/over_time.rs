@@ -28,7 +28,7 @@ pub(super) struct OfThreads {
 }
 
 impl OfThreads {
-    /// Takes at most about `bytes`: where there is more, steps get longer.
+    /// Takes at most about `bytes`: if there is more, steps get longer.
     pub(super) fn new(bytes: usize) -> Self {
         Self { steps: Steps::default(), count: 0, most: bytes / size_of::<f32>() }
     }

@@ -1,4 +1,4 @@
-//! The report of a decision, with what its memory and code are called.
+//! The report of a decision, with the names of its memory and code.
 
 use super::decided::Decided;
 use super::decider::Decider;

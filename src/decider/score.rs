@@ -13,13 +13,13 @@ use crate::config::{base_of, Decision, Laid, OnCaches, Place, Placement, Schedul
 use crate::report::score::{CellScore, MisplacedThreads, PairScore, Score, SubcellScore, UnmatchedThreads};
 use crate::sample::{printable, Comm};
 
-/// Pairs and names of threads that are listed of a configuration.
+/// The number of pairs and names of threads that are listed for a configuration.
 const LISTED: usize = 64;
 
 /// The groups of a configuration: its subcells or layers with threads.
 struct Groups {
     all: Vec<Place>,
-    /// What each is called.
+    /// The name of each.
     names: Vec<String>,
     /// The group of each thread.
     labels: Vec<u32>,
@@ -61,12 +61,12 @@ fn subcell_name(place: &Place) -> String {
 }
 
 impl Decider {
-    /// What can be avoided.
+    /// The avoidable misses.
     pub(crate) fn avoidable(&self) -> Avoidable {
         Avoidable::new(&self.sharing, self.slices.as_ref())
     }
 
-    /// Where a configuration puts each thread. Hints that were not followed are not known.
+    /// The place of each thread in a configuration. Hints that were not recorded are not known.
     fn places(&self, placement: &Placement, knows_hints: bool) -> Vec<Place> {
         // Lines of JSON have the hints of their samples, although none were followed.
         let knows_hints = knows_hints || self.facts.iter().any(|it| it.hint.is_some());
@@ -153,7 +153,7 @@ impl Decider {
         known.or_else(of_cell).unwrap_or(b"/")
     }
 
-    /// Why scx_mitosis would not run a configuration on a host with so many CPUs, as far as the sampled cgroups show.
+    /// Why scx_mitosis would not run a configuration on a host with `target_cpus` CPUs, as far as the sampled cgroups show.
     pub(crate) fn refuses(&self, placement: &Placement, target_cpus: usize) -> Option<MitosisError> {
         let places =
             self.facts.iter().map(|it| placement.place_of(&Task::new(self.path_of(it), it.last.1.as_bytes())).cgroup);
@@ -309,7 +309,7 @@ impl Decider {
     }
 }
 
-/// Where groups run that are in an order that nobody knows; their parts of the CPUs, and threads with samples.
+/// Where groups run whose order is unknown; their parts of the CPUs, and threads with samples.
 fn random(cells: &[Vec<usize>], cpus: &[(f64, f64)], counts: &[(usize, f64)], llcs: u32) -> Layout {
     let group = |(&(cpus, _), &(threads, _)): (&(f64, f64), &(usize, f64))| Group { cell: 0, cpus, threads };
     let mut laid: Vec<Group> = cpus.iter().zip(counts).map(group).collect();
@@ -323,7 +323,7 @@ fn random(cells: &[Vec<usize>], cpus: &[(f64, f64)], counts: &[(usize, f64)], ll
     Layout::new(&laid, llcs)
 }
 
-/// The cells with what they avoid, those that avoid most first.
+/// The cells with the misses that they avoid, those that avoid most first.
 fn cells(
     groups: &Groups,
     avoidable: &Avoidable,

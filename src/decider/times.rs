@@ -1,4 +1,4 @@
-//! Communities that are not the same all the time, for people.
+//! Communities that change during the run, for people.
 
 use super::decider::Decider;
 use crate::cluster::{Clusters, Community, OverTime};
@@ -8,7 +8,7 @@ use crate::sample::Comm;
 
 /// Communities that have a note.
 const NOTES: usize = 3;
-/// Partners of less constancy change.
+/// With less constancy, partners count as changing.
 const CHANGES: f64 = 0.9;
 /// Communities that share in less of the run share only then...
 const ONLY: f64 = 0.5;
@@ -49,7 +49,7 @@ impl Decider {
         })
     }
 
-    /// The part of the run in which a community's threads had samples, of 1.
+    /// The part of the run in which a community's threads had samples, from 0 to 1.
     fn ran(&self, community: &Community) -> f64 {
         let samples = self.over_time.sum_of(&community.threads);
         let (first, end) = samples.range();

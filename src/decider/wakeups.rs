@@ -9,7 +9,7 @@ use crate::report::{WakeupReport, Within};
 use crate::sinks::SchedSink;
 use scxprof_sched::wakers::Locality;
 
-/// Wakeups of one last-level cache, and those of which that is known.
+/// Wakeups within one last-level cache, and those for which the caches are known.
 fn near(places: &Locality) -> (u64, u64) {
     (places.same_cpu + places.core + places.llc, places.total() - places.unknown)
 }

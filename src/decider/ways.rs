@@ -1,4 +1,4 @@
-//! The ways in which a configuration of scx_layered may place threads, where conditions decide of which samples do not say if they
+//! The ways in which a configuration of scx_layered may place threads, if the samples do not say whether some conditions
 //! hold.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +9,7 @@ use crate::report::score::LayerDepends;
 use crate::sample::printable;
 
 impl Decider {
-    /// The layers that take some threads or do not, by conditions of which it is not known if they hold; those with most samples
+    /// The layers for which it is not known whether they take some threads, because conditions are undecided; those with most samples
     /// first.
     pub(super) fn depends(&self, places: &[Place]) -> Vec<LayerDepends> {
         let total = self.facts.iter().map(|facts| facts.samples).sum::<f64>().max(f64::MIN_POSITIVE);

@@ -37,7 +37,7 @@ pub enum FleetError {
         /// Another one.
         second: String,
     },
-    /// What the rows say of cell specs are none.
+    /// The rows have no valid cell specs.
     #[error("the evidence has no cell specs, or some that are no cell specs")]
     NoSpecs,
     /// There is nothing to decide from.
@@ -171,7 +171,7 @@ impl Evidence {
     }
 }
 
-/// What communities avoid within and between each other.
+/// The misses that communities avoid within and between each other.
 fn affinity(totals: &Totals, community_of: &BTreeMap<&Class, usize>) -> Affinity {
     let mut affinity = Affinity::default();
     for ((a, b), sums) in totals.pairs.iter().chain(&totals.across) {

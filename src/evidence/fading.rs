@@ -1,4 +1,4 @@
-//! Whether a configuration is still the right one: decided again in each interval, from evidence that fades.
+//! Whether a configuration is still the right one: decided again in each interval, from evidence in which older samples weigh less.
 
 use serde::Serialize;
 
@@ -8,8 +8,8 @@ use super::score::Judge;
 use crate::cluster::replicates::student;
 use crate::config::{DecisionOptions, OnCaches, Placement};
 
-/// What is left of evidence after an interval. A change of the workload must outweigh all that was before in its first interval:
-/// the sum of what is left of all earlier ones is a third of one.
+/// The part of the evidence that remains after an interval. A change of the workload must outweigh all that was before in its first
+/// interval: the sum of what is left of all earlier ones is a third of one.
 const FADE: f64 = 0.25;
 /// A gain below this part of the avoidable misses is worth no change.
 const LEAST_GAIN: f64 = 0.02;
@@ -26,19 +26,20 @@ pub struct FadingEvidence {
     order: OnCaches,
     evidence: Evidence,
     loaded: Option<String>,
-    /// What was better than the loaded one in the last interval. The next one judges it by slices that it does not come from.
+    /// The configuration that was better than the loaded one in the last interval. It is judged again on the next interval's
+    /// samples, which were not used to compute it.
     candidate: Option<String>,
 }
 
-/// What an interval showed.
+/// The result of an interval.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Interval {
-    /// The locality of the loaded configuration, or of none; `None` if so little is avoidable that no configuration matters.
+    /// The locality of the loaded configuration, or of none; `None` if too little is avoidable for any configuration to matter.
     pub locality: Option<f64>,
     /// The locality of the configuration that would be decided now.
     pub best_locality: Option<f64>,
-    /// The score of the loaded configuration, or of none; `None` if so little is avoidable that no configuration matters.
+    /// The score of the loaded configuration, or of none; `None` if too little is avoidable for any configuration to matter.
     pub score: Option<f64>,
     /// The score of the configuration that would be decided now.
     pub best: Option<f64>,
@@ -52,7 +53,7 @@ pub struct Interval {
     pub is_too_large: bool,
     /// Why there is no score, or no configuration.
     pub reason: Option<String>,
-    /// What the host cannot load of what was found, and what to do; in a sentence.
+    /// A sentence: which groups the host cannot load, and what to do.
     pub limit: Option<String>,
 }
 
@@ -65,13 +66,13 @@ impl Interval {
 }
 
 impl FadingEvidence {
-    /// Decides with these options, and judges on these last-level caches, of which a number will do.
+    /// Decides with these options, and judges on these last-level caches; their number is enough.
     #[must_use]
     pub fn new(options: DecisionOptions, caches: impl Into<OnCaches>) -> Self {
         Self { options, order: caches.into(), evidence: Evidence::default(), loaded: None, candidate: None }
     }
 
-    /// The same with evidence of at most so many bytes; by default 256 MiB.
+    /// The same with evidence of at most this number of bytes; by default 256 MiB.
     #[must_use]
     pub fn within(self, memory: usize) -> Self {
         Self { evidence: Evidence::within(memory), ..self }
@@ -109,7 +110,7 @@ impl FadingEvidence {
         &self.evidence
     }
 
-    /// What was better than the loaded configuration in the last interval.
+    /// The configuration that was better than the loaded one in the last interval.
     #[must_use]
     pub fn candidate(&self) -> Option<&str> {
         self.candidate.as_deref()
@@ -136,7 +137,7 @@ impl FadingEvidence {
             return Ok(found);
         }
         if !fresh.is_worth() {
-            found.reason = Some("so little is avoidable that no configuration matters".to_owned());
+            found.reason = Some("too little is avoidable for any configuration to matter".to_owned());
             return Ok(found);
         }
         let judge = |json: Option<&str>| {

@@ -6,7 +6,7 @@ use thiserror::Error;
 /// The rules without any of the user's: UUIDs (systemd writes them with `_`), ids in hexadecimal, and numbers.
 const RULES: [&str; 3] = ["[0-9a-fA-F]{8}[-_](?:[0-9a-fA-F]{4}[-_]){3}[0-9a-fA-F]{12}", r"\b[0-9a-f]{12,}\b", "[0-9]+"];
 
-/// What in a path is replaced.
+/// The parts of a path that are replaced.
 #[derive(Debug, Clone)]
 pub struct Folds(Vec<Regex>);
 

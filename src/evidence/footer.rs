@@ -9,7 +9,7 @@ use super::thrift::{List, Shape, Thrift};
 const MAX_FOOTER: u64 = 16 << 20;
 /// Bytes that the crate makes of its lists, as far as their sizes below are right.
 const MAX_ROOM: u64 = 64 << 20;
-/// Columns, of which evidence has 34.
+/// The most columns; evidence has 34.
 const MAX_COLUMNS: u64 = 1024;
 /// Row groups; those of scxprof have 65,536 rows.
 const MAX_GROUPS: u64 = 8192;
@@ -133,7 +133,7 @@ const FILE: &[(i16, Shape)] = &[
     (9, Shape::Refused),
 ];
 
-/// Says what is wrong with the footer of a file of so many bytes.
+/// Says what is wrong with the footer of a file of this size.
 pub(super) fn check(file: &File, len: u64) -> Result<(), &'static str> {
     let wrong = |_| "its last bytes cannot be read";
     let tail_at = len.checked_sub(8).filter(|at| *at >= MAGIC.len() as u64).ok_or("it is too short for Parquet")?;
@@ -181,7 +181,7 @@ mod tests {
         // No fields at all: that is for the crate to say.
         assert_eq!(checked(&[0], 1), Ok(()));
         assert!(checked(&[0], 1000).is_err() && checked(&[0x15], 1).is_err() && checked(&[], 0).is_err());
-        // An element of the schema with so many children.
+        // An element of the schema with this number of children.
         let children = |count: &[u8]| checked(&[&[0x29, 0x1c, 0x55], count, &[0, 0]].concat(), count.len() as u32 + 5);
         assert_eq!(children(&[68]), Ok(()));
         assert!(children(&[0xfe, 0xff, 0xff, 0xff, 0x0f]).is_err() && children(&[1]).is_err());

@@ -9,7 +9,7 @@ use super::rows::{Evidence, Sum};
 
 /// Parts of the pairs of classes: each host has possible and shared misses of each part. Few are small, and tell most hosts apart.
 pub const PARTS: u64 = 64;
-/// An outlier deviates by so many standard deviations of what hosts deviate by that are alike...
+/// An outlier deviates by this number of standard deviations of the deviations between similar hosts...
 const SURELY: f64 = 8.0;
 /// ...and by this part of what it shares.
 const CLEARLY: f64 = 0.25;
@@ -44,7 +44,7 @@ pub(crate) fn part_of(pair: &Key) -> i64 {
 }
 
 impl Evidence {
-    /// The number of hosts, and those that share otherwise than most; the worst first.
+    /// The number of hosts, and those on which threads share differently than on most; the worst first.
     pub(super) fn outliers(&self) -> (usize, Vec<HostReport>) {
         // Of each part, possible and shared misses of all hosts; of each host, those of its parts and its runs.
         let mut all = Parts::new();

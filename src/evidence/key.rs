@@ -1,9 +1,9 @@
-//! What a row is about: its kind, where it comes from, and the classes of threads.
+//! The key of a row: its kind, its scope (where it comes from), and the classes of threads.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-/// What a row is about.
+/// The kind of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum RowKind {
@@ -48,7 +48,7 @@ impl RowKind {
 /// Where a row comes from: facts about the run and its host, by which a fleet can be split.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Scope {
-    /// What the user says of the host: its service, for example.
+    /// The user's label of the host: its service, for example.
     pub label: String,
     /// The source of the samples.
     pub source: String,

@@ -40,7 +40,7 @@ struct Cluster {
     within: Pair,
 }
 
-/// The communities of classes with so many counted possible misses each; `pairs` has a row for each class, also with itself. A
+/// The communities of classes, given their counted possible misses; `pairs` has a row for each class, also with itself. A
 /// class whose own threads share is a community too.
 pub(super) fn link(counted: &[f64], mut pairs: Vec<Vec<Pair>>, rules: &Rules) -> Vec<Vec<usize>> {
     let cluster = |(at, &counted): (usize, &f64)| {

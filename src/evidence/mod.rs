@@ -1,6 +1,6 @@
-//! Evidence: what classes of threads share, as rows that can be added over runs and hosts.
+//! Evidence: the sharing between classes of threads, as rows that can be added over runs and hosts.
 //!
-//! [`Evidence`] is a table. Rows of one key are added by adding their numbers, which are whole: so the sum of many hosts is the
+//! [`Evidence`] is a table. Rows of one key are added by adding their numbers, which are integers: so the sum of many hosts is the
 //! same in any order, in any number of steps, and by any engine that knows `GROUP BY` and `SUM`. [`Evidence::decide`] finds the
 //! communities of classes, and from them the configuration; [`Evidence::score`] judges a configuration. docs/evidence.md
 //! describes the table. There are no addresses in it, and no names but those of cells, cgroups and threads.

@@ -89,7 +89,7 @@ pub fn fleet_page(report: &FleetReport, configuration: &str) -> String {
         ]
     });
     table(&mut page, &["Cell", "Classes", "In common"], communities);
-    page.push_str("<h2>Hosts that share otherwise than most</h2>\n");
+    page.push_str("<h2>Hosts on which threads share differently than on most</h2>\n");
     if report.outliers.is_empty() {
         page.push_str("<p>None.</p>\n");
     } else {

@@ -24,7 +24,7 @@ const ENTRY: u64 = 32;
 const DATA: i64 = 0;
 const DICTIONARY: i64 = 2;
 const DATA_2: i64 = 3;
-/// Values as they are, and as places in a dictionary, of which one is the older name of the other.
+/// Values as they are, and as places in a dictionary; the latter has an older name too.
 const PLAIN: i64 = 0;
 const PLAIN_DICTIONARY: i64 = 2;
 const RLE_DICTIONARY: i64 = 8;
@@ -67,7 +67,7 @@ pub(super) struct Chunk {
     pub least: u64,
 }
 
-/// What a page's header says.
+/// The contents of a page's header.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Header {
     /// The type; that of the struct for it.

@@ -44,7 +44,7 @@ pub struct FleetReport {
     pub target_cpus: usize,
     /// Cells of a host on average, with that of the root.
     pub cells_of_host: usize,
-    /// The part of the avoidable misses between threads of one cell that the configuration avoids, of 1; `null` if so little is
+    /// The part of the avoidable misses between threads of one cell that the configuration avoids, from 0 to 1; `null` if so little is
     /// avoidable that no configuration matters.
     #[serde(default)]
     pub locality: Option<f64>,
@@ -59,7 +59,7 @@ pub struct FleetReport {
     pub pairs: Vec<PairReport>,
     /// Pairs on which hosts disagree: they share on some and not on others; 64 at most.
     pub disagreements: Vec<PairReport>,
-    /// Hosts that share otherwise than most.
+    /// Hosts on which threads share differently than on most.
     pub outliers: Vec<HostReport>,
     /// Sentences.
     pub notes: Vec<String>,
@@ -149,7 +149,7 @@ impl PairReport {
     }
 }
 
-/// What a class is called within its cell.
+/// The name of a class within its cell.
 pub(super) fn called(class: &Class) -> String {
     if class.hint.is_empty() {
         class.comm.clone()
@@ -233,7 +233,7 @@ fn notes(totals: &Totals, decision: &Decision) -> Vec<String> {
     notes
 }
 
-/// What is known of a pair.
+/// The facts about a pair.
 fn pair(((a, b), sums): (&(Class, Class), &Sums)) -> PairReport {
     let (possible, shared, runs) = (sums.value(Sum::Possible), sums.value(Sum::Shared), sums.get(Sum::Runs));
     let beyond = sums.value(Sum::Spread) - shared * shared / possible.max(f64::MIN_POSITIVE);
@@ -310,7 +310,7 @@ impl FleetReport {
             text += &fitted(&rows, &PAIR_COLUMNS, width);
         }
         if !self.outliers.is_empty() {
-            let _ = writeln!(text, "Hosts that share otherwise than most:");
+            let _ = writeln!(text, "Hosts on which threads share differently than on most:");
             let mut rows = vec![["HOST", "RUNS", "DIFFERS"].map(str::to_owned)];
             rows.extend(
                 self.outliers.iter().take(LINES).map(|it| [it.host.clone(), it.runs.to_string(), percent(it.differs)]),

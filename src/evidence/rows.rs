@@ -14,11 +14,11 @@ use super::key::{Class, Key, RowKind, Scope};
 pub const VERSION: i64 = 1;
 /// Bytes that rows take, unless told otherwise: some 800,000 rows of 3,000 classes.
 pub const MEMORY: usize = 256 << 20;
-/// What a place in the tree takes beside its row: nodes are about two thirds full.
+/// The memory of a place in the tree beside its row: nodes are about two thirds full.
 const SLOT: usize = 48;
 /// The least that a text takes, with what the allocator keeps of it.
 const LEAST_TEXT: usize = 32;
-/// What is counted in thousandths: samples and misses.
+/// The unit of samples and misses: thousandths.
 const THOUSAND: f64 = 1000.0;
 
 macro_rules! sums {
@@ -189,7 +189,7 @@ fn shared<T: Hash + Eq>(known: &HashSet<Arc<T>>, found: &Arc<T>, bytes: impl FnO
 }
 
 impl Evidence {
-    /// No rows yet, and no more than take so many bytes.
+    /// No rows yet, and no more than take this number of bytes.
     #[must_use]
     pub fn within(memory: usize) -> Self {
         Self { rows: BTreeMap::new(), scopes: HashSet::new(), classes: HashSet::new(), taken: 0, memory }

@@ -9,7 +9,7 @@ use crate::cluster::layout::{Group, Layout, Load};
 use crate::cluster::rules::Rules;
 use crate::config::{Laid, OnCaches, Place, Placement, Scheduler, Task};
 
-/// Where a configuration puts classes, and which groups of them share a last-level cache how often.
+/// The groups of classes in a configuration, and how often two groups share a last-level cache.
 #[derive(Debug)]
 pub struct Judge {
     group_of: BTreeMap<Class, u32>,
@@ -18,7 +18,7 @@ pub struct Judge {
     layout: Layout,
 }
 
-/// Avoidable misses, and those of them that a configuration avoids beyond what threads avoid that run anywhere.
+/// Avoidable misses, and those that a configuration avoids beyond what unplaced threads avoid by chance.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Avoided {
     /// Avoidable misses.
@@ -36,7 +36,7 @@ impl Avoided {
 }
 
 impl Judge {
-    /// Of a configuration on hosts with the classes of `evidence` and these last-level caches, of which a number will do; without a
+    /// Of a configuration on hosts with the classes of `evidence` and these last-level caches (their number is enough); without a
     /// configuration, all threads run anywhere.
     ///
     /// It judges as [`crate::session::Analysis::score`], but each class is a whole: cgroups of one folded path are one cell.
@@ -103,7 +103,7 @@ impl Judge {
     }
 
     /// The part of the avoidable misses between threads of one cell that are in one subcell or layer, as
-    /// [`crate::report::Report::locality`]; `None` if so little is avoidable that no configuration matters.
+    /// [`crate::report::Report::locality`]; `None` if too little is avoidable for any configuration to matter.
     #[must_use]
     pub fn locality(&self, evidence: &Evidence) -> Option<f64> {
         let (mut kept, mut all) = (0.0, 0.0);
@@ -119,7 +119,7 @@ impl Judge {
         (all > 0.0 && evidence.is_worth()).then(|| kept / all)
     }
 
-    /// What is avoided in `evidence`, whose classes are among those that the judge knows; others count as avoidable only.
+    /// The misses avoided in `evidence`, whose classes are among those that the judge knows; others count as avoidable only.
     #[must_use]
     pub fn avoided(&self, evidence: &Evidence) -> Avoided {
         let mut sum = Avoided::default();
@@ -137,7 +137,7 @@ impl Judge {
     }
 }
 
-/// Threads of a class on a host, of so many runs.
+/// Threads of a class on a host, as an average over the runs.
 fn threads_of(sums: &Sums, runs: f64) -> usize {
     let threads = threads_of_run(sums) * sums.get(Sum::Runs) as f64 / runs;
     (threads.ceil().min(1e6) as usize).max(1)
@@ -145,7 +145,7 @@ fn threads_of(sums: &Sums, runs: f64) -> usize {
 
 impl Evidence {
     /// The part of the avoidable misses that a configuration avoids on a host with these last-level caches, of which a number will
-    /// do, beyond what threads avoid that run anywhere; `None` if nothing is avoidable. See docs/score.md.
+    /// do, beyond what unplaced threads avoid by chance; `None` if nothing is avoidable. See docs/score.md.
     #[must_use]
     pub fn score(&self, placement: &Placement, caches: impl Into<OnCaches>) -> Option<f64> {
         Judge::new(self, Some(placement), caches).avoided(self).score()
@@ -157,7 +157,7 @@ impl Evidence {
         self.total(RowKind::Pair, Sum::Avoidable) / self.total(RowKind::Class, Sum::Misses).max(1.0)
     }
 
-    /// False if so little is avoidable that no configuration matters.
+    /// False if too little is avoidable for any configuration to matter.
     #[must_use]
     pub fn is_worth(&self) -> bool {
         self.avoidable() >= Rules::default().worth

@@ -1,4 +1,4 @@
-//! Thrift's compact protocol, as far as Parquet has it: checks bytes against the shape that they must have.
+//! Thrift's compact protocol, the part that Parquet uses: checks bytes against the shape that they must have.
 //!
 //! The crate `parquet` makes room for as many elements as a list claims, and reads a field as the type that it expects, whatever the
 //! bytes say. So a check from outside holds only if both read the same: each known field must have its type, and the fields of a
@@ -13,7 +13,7 @@ const STOP: u8 = 0;
 pub(super) enum Shape {
     Bool,
     Byte,
-    /// So many bits; 16, 32 or 64.
+    /// The number of bits: 16, 32 or 64.
     Int(u32),
     /// A text or bytes.
     Bytes,
@@ -24,7 +24,7 @@ pub(super) enum Shape {
     Refused,
 }
 
-/// A list of at most so many elements, which each take so many bytes in memory.
+/// The greatest number of elements of a list, and the bytes that each takes in memory.
 pub(super) struct List {
     pub most: u64,
     pub size: u64,

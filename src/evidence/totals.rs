@@ -14,7 +14,7 @@ const MAX_CLASSES: usize = 512;
 
 /// Communities that share data, beyond hubs.
 const SHARING: Rules = Rules { worth: 0.02, cohesion: 0.5, join: 1.64, sure: 2.33 };
-/// All classes of a program, which share what looks like a hub because nobody else is there to compare with.
+/// All classes of a program, which share what looks like a hub because there is no other thread to compare with.
 const ALL: Rules = Rules { worth: 0.07, ..SHARING };
 /// Classes that contend for few lines.
 const CONTENDING: Rules = Rules { worth: 1.0 / 3.0, ..SHARING };

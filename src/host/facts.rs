@@ -1,4 +1,4 @@
-//! What schedulers match threads by beside names and cgroups: user, parent, nice value, pid namespace.
+//! Properties by which schedulers match threads beside names and cgroups: user, parent, nice value, pid namespace.
 
 use std::fs;
 use std::io::Read;

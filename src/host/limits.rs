@@ -59,7 +59,7 @@ pub fn bound_realtime() {
     let now = getrlimit(Resource::Rttime);
     let soft = now.maximum.map_or(MAX_RTTIME, |hard| MAX_RTTIME.min(hard));
     if now.current.is_none() {
-        // A lower limit is refused to nobody.
+        // Lowering a limit always succeeds.
         let _ = setrlimit(Resource::Rttime, Rlimit { current: Some(soft), maximum: now.maximum });
     }
 }

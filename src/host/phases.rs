@@ -1,4 +1,4 @@
-//! What each phase of a command took, for who asks where the time goes.
+//! The time that each phase of a command took.
 
 use std::time::{Duration, Instant};
 

@@ -19,7 +19,7 @@ thread_local! {
     static IS_RAISED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Restores the nice value of the thread that it was made on, where it changed that.
+/// Restores the nice value of the thread on which it was made, if it changed that.
 #[derive(Debug)]
 pub struct Raised {
     before: Option<libc::sched_attr>,
@@ -89,7 +89,7 @@ pub fn set_realtime(priority: u8) -> io::Result<()> {
 /// Takes SCHED_FIFO from the calling thread, and gives it the nice value -20 where that is allowed.
 ///
 /// # Errors
-/// The errno of sched_setattr(2), which refuses this to nobody.
+/// The errno of sched_setattr(2); lowering one's own priority always succeeds.
 pub fn end_realtime() -> io::Result<()> {
     let before = get()?;
     let fair = libc::sched_attr { sched_policy: libc::SCHED_OTHER as u32, sched_priority: 0, ..before };

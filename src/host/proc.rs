@@ -28,7 +28,7 @@ pub(crate) fn stat(task: &Path) -> Option<Stat> {
     parse_stat(&read(&task.join("stat")).ok()?)
 }
 
-/// A `stat` file (proc_pid_stat(5)); `None` if it is none. The name in it may hold any byte.
+/// A `stat` file (proc_pid_stat(5)); `None` for other text. The name in it may hold any byte.
 #[must_use]
 pub fn parse_stat(bytes: &[u8]) -> Option<Stat> {
     let text = String::from_utf8_lossy(bytes);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::{mountinfo, proc, read, Roots};
 
-/// What is left, and what says so.
+/// The memory that is left, and the limit that determines it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Room {
     /// Bytes.
@@ -38,7 +38,7 @@ pub(crate) fn here(roots: &Roots) -> Option<Room> {
     host.into_iter().chain(of_cgroups).min_by_key(|room| room.bytes)
 }
 
-/// What a cgroup has left; `None` without a limit. Memory that the kernel would take back counts as free.
+/// The memory that a cgroup has left; `None` without a limit. Memory that the kernel would take back counts as free.
 fn left(directory: &Path, version: &Version) -> Option<Room> {
     let number = |name: &str| fs::read_to_string(directory.join(name)).ok()?.trim().parse::<u64>().ok();
     let path = directory.join(version.limit);

@@ -26,7 +26,7 @@ const MAX_DEPTH: usize = 16;
 /// Counters of the kernel about the scheduler; there are about 20.
 const MAX_EVENTS: usize = 64;
 
-/// What the kernel says of sched_ext.
+/// The kernel's state of sched_ext.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SchedExt {
     /// The name of the scheduler that is loaded, escaped for a terminal: `layered_1.1.4_x86_64_unknown_linux_gnu`.
@@ -46,7 +46,7 @@ pub struct SchedExt {
 }
 
 impl SchedExt {
-    /// What sysfs shows; `None` if the kernel has no sched_ext.
+    /// The state in sysfs; `None` if the kernel has no sched_ext.
     #[must_use]
     pub fn read(roots: &Roots) -> Option<Self> {
         let dir = roots.sys.join("kernel/sched_ext");
@@ -73,7 +73,7 @@ impl SchedExt {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoStats {
-    /// Nobody listens there: no scheduler is loaded, or one that has no figures of its own.
+    /// No process listens there: no scheduler is loaded, or one without figures.
     #[error("no scheduler gives figures at {}", .0.display())]
     NotThere(PathBuf),
     /// The right to connect is missing.
@@ -129,9 +129,9 @@ impl StatsClient {
     /// Connects to a socket. Each call waits for `limit` at most.
     ///
     /// # Errors
-    /// Nobody listens there, or the right to connect is missing.
+    /// No process listens there, or the right to connect is missing.
     pub fn connect(path: &Path, limit: Duration) -> Result<Self, NoStats> {
-        // connect(2) waits while the other side accepts nobody.
+        // connect(2) waits while the other side does not accept.
         let to = path.to_owned();
         let stream = aside::within(aside::about(path), limit, move || UnixStream::connect(to));
         let stream = stream.map_err(|_| NoStats::NoAnswer(limit))?.map_err(|source| match source.kind() {

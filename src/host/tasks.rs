@@ -65,7 +65,7 @@ pub(crate) fn with_descendants(roots: &Roots, pids: &[u32]) -> Vec<u32> {
     found
 }
 
-/// When a thread began, in ns of CLOCK_BOOTTIME cut to hundredths of a second; `None` where it has ended.
+/// When a thread began, in ns of CLOCK_BOOTTIME cut to hundredths of a second; `None` if it has ended.
 pub(crate) fn began(roots: &Roots, pid: u32, tid: u32) -> Option<u64> {
     // In ticks of 1/100 s (USER_HZ).
     proc::stat(&roots.proc.join(format!("{pid}/task/{tid}")))?.starttime.checked_mul(10_000_000)
@@ -122,7 +122,7 @@ mod tests {
         text.lines().find_map(|line| line.strip_prefix("syscr: "))?.parse().ok()
     }
 
-    /// The calls that it takes to find so many threads, in processes of ten.
+    /// The system calls needed to find this number of threads, in processes of ten.
     fn reads_for(threads: u32) -> Option<u64> {
         let dir = tempfile::tempdir().unwrap();
         for tid in 0..threads {

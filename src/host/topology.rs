@@ -33,7 +33,7 @@ fn cpu_list(path: &Path) -> Result<Vec<u32>, Error> {
     })
 }
 
-/// Where CPUs are in the machine. A CPU of which sysfs does not say the core has no place.
+/// Where CPUs are in the machine. A CPU has no place if sysfs does not name its core.
 ///
 /// A kernel without NUMA has no nodes; all CPUs are in node 0 then. Without caches, as in some virtual machines, the CPUs of
 /// a package count as sharing one.
@@ -148,7 +148,7 @@ pub(crate) mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text + "\n").unwrap();
         };
-        // The CPUs of so many cores among which the core is.
+        // The CPUs of the block of cores that contains this core.
         let cores = |core: u32, count: u32| {
             let first = core / count * count;
             let last = first + count - 1;

@@ -64,7 +64,7 @@ impl BusyTime {
         Self { proc: proc.to_owned(), begin: Instant::now(), times: cpu_times(proc), own: own_cpu_ns() }
     }
 
-    /// What they have used so far. `None` if it cannot be read, or if hardly any CPU time was left ([`LEAST_IDLE`]): then threads wait
+    /// Their use so far. `None` if it cannot be read, or if hardly any CPU time was left ([`LEAST_IDLE`]): then threads wait
     /// for each other, and would use more. A CPU that was offline meanwhile counts as busy.
     #[must_use]
     pub fn now(&self) -> Option<Duration> {

@@ -17,14 +17,14 @@ pub(crate) struct ChainEvent {
     pub numbers: Vec<u16>,
     /// Their names.
     names: Vec<String>,
-    /// What all of them are called.
+    /// Their common name.
     pub name: String,
     /// It counts ns.
     pub is_clock: bool,
     key: Key,
 }
 
-/// What is the same of perf's events that are one to a person.
+/// The common part of perf's events that are one event for a user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Key {
     kind: u32,

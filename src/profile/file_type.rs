@@ -30,7 +30,7 @@ pub(crate) enum FileType {
 /// The type of `path`. If the beginning is ambiguous, as in a damaged file, the name decides.
 ///
 /// # Errors
-/// It cannot be opened, is a pipe or the like, or has none of these types; [`ProfileError::Foreign`] if it is a known one of
+/// It cannot be opened, is not a file (a pipe, say), or has none of these types; [`ProfileError::Foreign`] if it is a known one of
 /// another program.
 pub(crate) fn kind_of(path: &Path) -> Result<FileType, ProfileError> {
     let unknown = |reason: &str| ProfileError::Unknown { path: path.to_owned(), reason: reason.to_owned() };

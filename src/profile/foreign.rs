@@ -1,4 +1,4 @@
-//! What a file is that scxprof does not read, by its beginning, and what makes something of it that scxprof reads.
+//! Formats that scxprof does not read, recognized by the beginning of the file, and commands that convert them.
 
 use std::io::Read;
 
@@ -80,7 +80,7 @@ const WPROF: &str =
     "lines of `wprof -J` (JSON), which have no memory samples: `scxprof trace` and `scxprof sched -f` read them";
 pub(super) const JSON: &str = "JSON, but not the lines of `process` (perf.jsonl), which have pid, tid, time and addr";
 
-/// What the file that begins with `head` is, if scxprof does not read it; `None` if it is unknown or may be read.
+/// The format of a file that begins with `head`, if scxprof does not read it; `None` if it is unknown or may be read.
 pub(super) fn what(head: &[u8]) -> Option<String> {
     if head.starts_with(&[0x1f, 0x8b]) {
         let mut inner = Vec::new();
@@ -120,7 +120,7 @@ pub(super) fn is_tar(head: &[u8]) -> bool {
     head.get(257..262) == Some(b"ustar")
 }
 
-/// What JSON is that is no line of a profile.
+/// The format of JSON that is not a line of a profile.
 fn json(text: &[u8]) -> Option<&'static str> {
     let is_array = text.strip_prefix(b"[").is_some_and(|rest| rest.trim_ascii_start().starts_with(b"{"));
     if !is_array && !text.starts_with(b"{") {

@@ -13,7 +13,7 @@ use super::disorder::Disorder;
 
 /// The most bytes of a line; real ones have about 80.
 const MAX_LINE: u64 = 4 << 10;
-/// Hints that are read before the earliest of them is given: as far as these reach, they need not be in order.
+/// The number of hints that are read ahead: within these, they need not be in order.
 const AHEAD: usize = 1 << 13;
 
 /// A change of a thread's hint.
@@ -49,7 +49,7 @@ struct Line {
 /// Writes one record as a line.
 ///
 /// # Errors
-/// Those of the writer.
+/// The errors of the writer.
 pub fn write(out: &mut impl Write, record: &HintRecord) -> io::Result<()> {
     let HintRecord { tid, pid, hint, time, snapshot } = *record;
     let (hints, deleted) = (Some(hint.unwrap_or(0)), hint.is_none());

@@ -10,8 +10,8 @@
 //! | `meta.json` | how to read the profile, what was lost, the host |
 //!
 //! [`Profile::open`] opens it, and other files that contain samples: a bare perf.data, the text that `perf script` printed of
-//! one, the lines of JSON that `scxprof process` wrote of a profile, or a directory with one of these.
-//! [`Builder::profile`](crate::session::Builder::profile) computes from it what the capture would have given:
+//! one, the JSON Lines that `scxprof process` wrote for a profile, or a directory with one of these.
+//! [`Builder::profile`](crate::session::Builder::profile) computes from it the result of the capture:
 //!
 //! ```no_run
 //! use std::path::Path;

@@ -11,7 +11,7 @@ pub(super) struct Quick<'a> {
     pub source: &'a [u8],
 }
 
-/// The value of each byte as a hex digit in our format; 0xff if it is none.
+/// The value of each byte as a hex digit in our format; 0xff if it is not a hex digit.
 const NIBBLES: [u8; 256] = {
     let mut table = [0xff; 256];
     let digits = b"0123456789abcdef";

@@ -102,7 +102,7 @@ fn offset(memory: MemoryId) -> Option<u64> {
     }
 }
 
-/// What the memory of an access of kernel code is called.
+/// The name of the memory of an access of kernel code.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Names<'a> {
     /// Of an object, its cache.

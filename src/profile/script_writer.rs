@@ -7,14 +7,14 @@ use crate::sample::{printable, Sample};
 
 /// The file of a profile that scx_characterize reads in place of its perf.mem.data.
 pub(crate) const FILE: &str = "perf.mem.script";
-/// What perf prints for code without a name.
+/// perf's text for code without a name.
 const UNKNOWN: &str = "[unknown]";
 
 /// Writes one access with the fields that scx_characterize asks perf for
 /// (`comm,tid,pid,time,cgroup,ip,addr,phys_addr,data_page_size,dso,sym`) and all digits of its time; `code` is its [`code_text`].
 ///
 /// # Errors
-/// Those of the writer.
+/// The errors of the writer.
 pub(crate) fn write(
     out: &mut impl Write,
     sample: &Sample,

@@ -4,7 +4,7 @@ use scxprof_perf::format::records;
 use scxprof_perf::record::{decode, Layout, Record};
 use scxprof_recover::is_of_kernel;
 
-/// What remains of a sample's raw data: the header of `struct snapshot` (operand.bpf.c), and padding so that it and the length
+/// The rest of a sample's raw data: the header of `struct snapshot` (operand.bpf.c), and padding so that it and the length
 /// before it fill whole words.
 const HEADER: usize = 24;
 const LEFT: u32 = 28;

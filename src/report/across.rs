@@ -1,4 +1,4 @@
-//! What cells share with each other: no cell's communities show it.
+//! The memory that cells share with each other; the communities of a cell do not show it.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,7 @@ pub struct CellSharing {
     pub smaller: CellName,
     /// The other one.
     pub larger: CellName,
-    /// The part of the possible misses of the smaller one that one cache for both would avoid, of 1.
+    /// The part of the possible misses of the smaller one that one cache for both would avoid, from 0 to 1.
     pub part: f64,
     /// The possible misses of both that it would avoid.
     pub misses: f64,
@@ -23,7 +23,7 @@ pub struct CellSharing {
     pub identity: Option<Identity>,
     /// The argument of a `--cell` before all others that makes one cell of both; `null` if there is none.
     pub option: Option<String>,
-    /// How both become one cell, in a sentence.
+    /// How to make one cell of both, in a sentence.
     pub advice: String,
 }
 

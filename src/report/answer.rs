@@ -1,4 +1,4 @@
-//! The answer: what was found, in a headline and in about ten lines, before all tables.
+//! The answer: the groups, in a headline and about ten lines, before all tables.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
@@ -17,14 +17,14 @@ const NAMES: usize = 3;
 const ROWS: usize = 5;
 /// Lines of false sharing in the answer.
 const FALSE_LINES: usize = 2;
-/// Samples of which less than this part, in percent, was lost are as good as all.
+/// A loss of less than this percentage of the samples does not matter.
 const LOST_PERCENT: f64 = 0.1;
 /// Threads in no group are worth a line from this part of the samples on.
 const LEAST_UNGROUPED: f64 = 0.25;
 /// Bytes of a unit.
 const UNIT: f64 = 1024.0;
 
-/// How the columns of groups give way where a line has no room.
+/// Which columns of groups are cut or left out if a line has no room.
 const COLUMNS: [Column; 6] = [
     Column::name(0).at_least(12),
     Column::number(4),
@@ -34,7 +34,7 @@ const COLUMNS: [Column; 6] = [
     Column::name(1).at_least(16),
 ];
 
-/// A group of threads that share memory. A subcell can have several, where names do not tell them apart or there is no room.
+/// A group of threads that share memory. A subcell can have several, if names do not tell them apart or there is no room.
 struct Group<'a> {
     cell: &'a CellReport,
     subcell: &'a SubcellReport,
@@ -78,7 +78,7 @@ impl<'a> Group<'a> {
         communities.into_values().map(|threads| Self::new(of, threads, false, report)).collect()
     }
 
-    /// The communities of a cell that is grouped by name, where that avoids more: their threads are in the subcells of their names.
+    /// The communities of a cell that is grouped by name because that avoids more: their threads are in the subcells of their names.
     fn by_name(cell: &'a CellReport, report: &'a Report) -> Vec<Self> {
         let mut communities: BTreeMap<&str, Vec<(&'a SubcellReport, &'a ThreadReport)>> = BTreeMap::new();
         for subcell in &cell.subcells {
@@ -140,7 +140,7 @@ fn names(threads: &[&ThreadReport]) -> String {
     text
 }
 
-/// What was found in a line, as `3 groups: parse x3, index x3, stat x2 (false sharing at pool.cpp:14); this host fits 1`.
+/// The groups in one line, as `3 groups: parse x3, index x3, stat x2 (false sharing at pool.cpp:14); this host fits 1`.
 #[must_use]
 pub(super) fn headline(report: &Report) -> String {
     let groups = groups(report);
@@ -171,7 +171,7 @@ pub(super) fn headline(report: &Report) -> String {
     text
 }
 
-/// What was looked at, where no group was found.
+/// What was sampled, if no group was found.
 fn nothing(report: &Report) -> String {
     let threads =
         report.cells.iter().flat_map(|cell| &cell.subcells).map(|subcell| subcell.threads.len()).sum::<usize>();
@@ -179,7 +179,7 @@ fn nothing(report: &Report) -> String {
     format!("no groups of threads that share memory were found among {threads} with {:.0} samples", report.samples)
 }
 
-/// Why threads are in no group, for each reason how many they are; `None` if they have few of the samples.
+/// Why threads are in no group, with the number of threads for each reason; `None` if they have few of the samples.
 fn ungrouped(report: &Report, groups: &[Group<'_>]) -> Option<String> {
     let grouped: HashSet<(u32, u32)> =
         groups.iter().flat_map(|group| &group.threads).map(|it| (it.pid, it.tid)).collect();
@@ -221,7 +221,7 @@ fn ungrouped(report: &Report, groups: &[Group<'_>]) -> Option<String> {
     Some(format!("In no group: {}", named.collect::<Vec<_>>().join("; ")))
 }
 
-/// The lines that most threads use, where there is no group whose memory could be named.
+/// The lines that most threads use, if there is no group whose memory could be named.
 fn most_shared(report: &Report) -> Option<String> {
     let mut names: Vec<String> = report.lines.iter().take(FALSE_LINES).map(memory).collect();
     names.dedup();
@@ -299,7 +299,7 @@ fn row(report: &Report, group: &Group<'_>) -> [String; 6] {
     ]
 }
 
-/// What a group shares most: the region with its size.
+/// The region that a group shares most, with its size.
 fn shared(report: &Report, group: &Group<'_>) -> String {
     if !group.is_alone {
         // The regions are those of all groups of the subcell.
@@ -439,7 +439,7 @@ mod tests {
         assert_eq!((groups.len(), groups[0].samples, groups[0].threads.len()), (1, samples, 2));
         assert_eq!(headline(&report), "1 group: reader-a + writer-a (false sharing at queue.c:12)");
         assert_eq!(row(&report, &groups[0])[4], "by name");
-        // What is in a group is not in none.
+        // A thread in a group is not counted as in none.
         let said = ungrouped(&report, &groups).unwrap_or_default();
         assert!(!said.contains("their names"), "{said}");
     }

@@ -1,4 +1,4 @@
-//! A configuration as the report of a decision of which nothing but the configuration is known.
+//! A configuration as the report of a decision, of which only the configuration is known.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! What two decisions differ in, by their reports.
+//! The differences of two decisions, by their reports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
@@ -9,11 +9,11 @@ use super::false_sharing::by_code;
 use super::model::{Report, SubcellReport};
 use scxprof_base::escape;
 
-/// What two decisions differ in, with the figures of both. As in a report, parts are of 1.
+/// The differences of two decisions, with the figures of both. As in a report, parts are fractions from 0 to 1.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Difference {
-    /// True where both make the same cells and subcells and put threads of the same names into them. Figures do not count.
+    /// True if both make the same cells and subcells and put threads of the same names into them. Figures are not compared.
     pub same: bool,
     /// Samples, before and after.
     pub samples: [f64; 2],
@@ -43,17 +43,17 @@ pub struct SubcellDifference {
     pub cell: String,
     /// Its name.
     pub subcell: String,
-    /// Its name in the first one, where that was another: more than half of the thread names of both are in both.
+    /// Its name in the first one, if that was another: more than half of the thread names of both are in both.
     pub renamed_from: Option<String>,
     /// `added`, `removed`, `changed` (it matches other threads, or is renamed) or `same`.
     pub change: &'static str,
-    /// Before; `null` where it was added.
+    /// Before; `null` if it was added.
     pub before: Option<SubcellFacts>,
-    /// After; `null` where it was removed.
+    /// After; `null` if it was removed.
     pub after: Option<SubcellFacts>,
 }
 
-/// What is compared of a subcell, as in its [`SubcellReport`].
+/// The compared properties of a subcell, as in its [`SubcellReport`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct SubcellFacts {
@@ -63,11 +63,11 @@ pub struct SubcellFacts {
     pub share: f64,
     /// The part of the avoidable misses that it avoids.
     pub locality: Option<f64>,
-    /// How sure its communities are.
+    /// The confidence in its communities.
     pub confidence: Option<f64>,
 }
 
-/// Threads of one name that went elsewhere.
+/// Threads of one name that moved to other subcells.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct ThreadMove {
@@ -131,7 +131,7 @@ fn renamed<'a>(
 }
 
 impl Difference {
-    /// Compares two reports. Threads are compared by cell and name, as tids differ between runs; names of one run alone do not count.
+    /// Compares two reports. Threads are compared by cell and name, as tids differ between runs; names of one run alone are ignored.
     #[must_use]
     pub fn new(before: &Report, after: &Report) -> Self {
         let cells = [before, after].map(|it| it.cells.iter().map(|cell| cell.name.as_str()).collect::<Vec<_>>());
@@ -211,7 +211,7 @@ impl Difference {
     /// As JSON.
     ///
     /// # Errors
-    /// None that these types can have; `serde_json` says so.
+    /// None with these types; `serde_json` requires the result.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
         serde_json::to_string_pretty(self).map(|text| escape::json(text) + "\n")
     }
@@ -296,7 +296,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// The lists of prefixes, of which one must hold.
+/// The lists of prefixes; one of them must hold.
 fn matches(prefixes: &[Vec<String>]) -> String {
     if prefixes.is_empty() {
         return "the rest".to_owned();
@@ -390,7 +390,7 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line:?} is missing:\n{text}");
         }
-        // A name that joins gives the subcell another name, and does not move those who were there.
+        // A name that joins gives the subcell another name, and does not move the threads that were there.
         let mut joined = made();
         let subcells = &mut joined.cells[0].subcells;
         let moved = subcells.remove(2).threads;

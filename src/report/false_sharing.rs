@@ -1,4 +1,4 @@
-//! False sharing: which cache lines threads share falsely, where the code is, and who writes which bytes.
+//! False sharing: which cache lines threads share falsely, the code that does so, and which thread writes which bytes.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use scxprof_base::source_file::is_of_library;
 
 /// Names of threads, and ranges of bytes, in a sentence.
 const NAMES: usize = 3;
-/// A line with a smaller part of the accesses of its threads is not worth a word.
+/// A line with a smaller part of the accesses of its threads is not reported.
 pub(super) const LEAST_PART: f64 = 0.01;
 
 /// The lines that threads share falsely.
@@ -23,7 +23,7 @@ fn source(line: &Granule) -> Option<&str> {
     sources.into_iter().find(|source| !is_of_library(source))
 }
 
-/// Where a line is used: its source line, else the function, else the variable, else the memory.
+/// The code or memory of a line: its source line, else the function, else the variable, else the memory.
 pub(super) fn place(line: &Granule) -> String {
     let source = source(line).map(|line| line.rsplit('/').next().unwrap_or(line).to_owned());
     let function = || line.code.iter().find_map(|code| code.sym.clone());
@@ -31,14 +31,14 @@ pub(super) fn place(line: &Granule) -> String {
     source.or_else(function).or_else(variable).unwrap_or_else(|| line.memory.clone())
 }
 
-/// What memory is called: a variable and its file, else as the report has it.
+/// The name of memory: a variable and its file, else the name in the report.
 pub(super) fn memory(line: &Granule) -> String {
     let Some(symbol) = &line.symbol else { return line.memory.clone() };
     let file = symbol.dso.rsplit('/').next().unwrap_or(&symbol.dso);
     format!("{} in {file}", symbol.name)
 }
 
-/// True if the line is a part of what its threads do that they feel.
+/// True if the line has a noticeable part of the accesses of its threads.
 pub(super) fn is_hot(report: &Report, line: &Granule) -> bool {
     let of_threads = |it: &&ThreadReport| line.by_thread.iter().any(|thread| thread.tid == it.tid);
     let threads = report.cells.iter().flat_map(|cell| &cell.subcells).flat_map(|subcell| &subcell.threads);
@@ -95,7 +95,7 @@ fn bytes(threads: &[&LineThread], of: fn(&LineThread) -> &Vec<[u8; 2]>) -> Strin
     }
 }
 
-/// The false sharing of a report that its threads feel: by what identifies it in another run, its code and its variable, the sentence
+/// The noticeable false sharing of a report: by what identifies it in another run, its code and its variable, the sentence
 /// about it. Which threads use a line a little differs from run to run.
 pub(super) fn by_code(report: &Report) -> BTreeMap<(String, String), String> {
     let hot = lines(report).filter(|line| is_hot(report, line));

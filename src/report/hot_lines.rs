@@ -1,11 +1,11 @@
-//! The hot lines as the text that `-vv` prints: what perf c2c shows of a line, and how its threads share it.
+//! The hot lines as the text that `-vv` prints: the data that perf c2c shows for a line, and how its threads share it.
 
 use super::memory::{Granule, LineThread};
 use super::model::Report;
 use crate::cluster::LineSharing;
 use scxprof_base::columns::{fitted, Column};
 
-/// How columns give way.
+/// Which columns are cut or left out first.
 const COLUMNS: [Column; 8] = [
     // Memory is told apart by the numbers at its end.
     Column::name(0).at_least(34),
@@ -18,7 +18,7 @@ const COLUMNS: [Column; 8] = [
     Column::name(1),
 ];
 
-/// The hottest written lines that threads share, each with its threads and its code. Empty where there are none; no line is
+/// The hottest written lines that threads share, each with its threads and its code. Empty if there are none; no line is
 /// longer than `width`.
 #[must_use]
 pub fn hot_lines(report: &Report, width: Option<usize>) -> String {

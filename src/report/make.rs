@@ -1,4 +1,4 @@
-//! Makes the report of a decision, by where the configuration as written puts each thread.
+//! Makes the report of a decision, by the subcells to which the configuration as written assigns threads.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::config::{Assigned, CellSpecs, Found, Note};
 use crate::sample::Comm;
 use scxprof_base::tables::Tables;
 
-/// The part of the avoidable misses that is avoided if threads with one label share a cache, of 1, by a label for each thread.
+/// The part of the avoidable misses that is avoided if threads with one label share a cache, from 0 to 1, by a label for each thread.
 pub(crate) type LocalityOf<'a> = dyn Fn(&[u32]) -> f64 + 'a;
 /// How much labels share with each other and within, by a label for each thread.
 pub(crate) type SharingOf<'a> = dyn Fn(&[u32]) -> Vec<Edge> + 'a;
@@ -28,7 +28,7 @@ pub(crate) type SharingOf<'a> = dyn Fn(&[u32]) -> Vec<Edge> + 'a;
 pub(crate) struct Evidence<'a> {
     /// The source of the samples.
     pub source: &'a str,
-    /// What it can and cannot sample, in a sentence.
+    /// Its coverage, in a sentence.
     pub coverage: &'a str,
     /// By number of the community.
     pub communities: Vec<CommunityEvidence>,
@@ -74,7 +74,7 @@ pub(crate) struct CommunityEvidence {
     pub stability: Option<f64>,
     /// Its confidence, from 0 to 1.
     pub confidence: f64,
-    /// Whether it is the same all the time.
+    /// Whether its threads share with the same threads all the time.
     pub over_time: Option<TimeReport>,
     /// The largest regions that its threads share.
     pub regions: Vec<RegionReport>,
@@ -96,7 +96,7 @@ pub enum ReportError {
     NoSamples(#[from] NoSamples),
 }
 
-/// Reports what was found, by where its subcells as written put each thread, and what of it the configuration has.
+/// Reports all groups, by the subcells to which they assign threads as written, and which of them the configuration has.
 ///
 /// # Errors
 /// [`ReportError`].

@@ -5,18 +5,18 @@ use serde::{Deserialize, Serialize};
 use super::memory::Identity;
 use crate::cluster::LineSharing;
 
-/// What each thread shares with each other. Two threads share of a region the possible misses of the one that has fewer there: these
-/// are avoided if both use one cache. Their shared misses are the sum over all regions.
+/// What each pair of threads shares: of each region, the possible misses of the thread that has fewer there, because these
+/// are avoided if both use one cache. The shared misses of two threads are the sum over all regions.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Matrix {
     /// The threads with most samples, 2,000 at most.
     pub threads: Vec<MatrixThread>,
-    /// The regions that these threads share, those first in which most misses can be avoided.
+    /// The regions that these threads share, those in which most misses can be avoided first.
     pub regions: Vec<MatrixRegion>,
     /// The hottest pages that several threads touched.
     pub pages: Vec<MatrixPage>,
-    /// What is not in it.
+    /// What the matrix leaves out.
     pub left_out: MatrixLeftOut,
 }
 
@@ -47,13 +47,13 @@ pub struct MatrixThread {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MatrixRegion {
-    /// What is there, as of a [`super::Granule`]; of its first byte.
+    /// The name of the memory, as of a [`super::Granule`]; of its first byte.
     pub memory: String,
-    /// Its first byte; `null` where nobody knows any more.
+    /// Its first byte; `null` if it is not known any more.
     pub identity: Option<Identity>,
     /// From its first byte to its last.
     pub bytes: u64,
-    /// Nearly all threads that could use it do: it joins no threads.
+    /// True if nearly all threads that could use it do: a hub, which joins no threads.
     pub hub: bool,
     /// Threads by their place in [`Matrix::threads`], each with its possible misses there, as far as a last-level cache holds the
     /// region.
@@ -64,7 +64,7 @@ pub struct MatrixRegion {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MatrixPage {
-    /// What is there, as of a [`super::Granule`].
+    /// The name of the memory, as of a [`super::Granule`].
     pub memory: String,
     /// The region of its hottest line, by its place in [`Matrix::regions`].
     pub region: Option<u32>,
@@ -78,7 +78,7 @@ pub struct MatrixPage {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MatrixLine {
-    /// What is there.
+    /// The name of the memory.
     pub memory: String,
     /// Its first byte in the page.
     pub offset: u32,
@@ -88,7 +88,7 @@ pub struct MatrixLine {
     pub by_thread: Vec<(u32, u32, u32)>,
 }
 
-/// What a matrix has no room for.
+/// The number of entries for which a matrix has no room.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MatrixLeftOut {

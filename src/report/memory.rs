@@ -1,4 +1,4 @@
-//! What the report says of memory: regions, pages and lines, who touched them and by which code.
+//! The report's part on memory: regions, pages and lines, the threads that touched them, and the code.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,9 +8,9 @@ use crate::cluster::LineSharing;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RegionReport {
-    /// What is there, as of a [`Granule`]; of its first byte.
+    /// The name of the memory, as of a [`Granule`]; of its first byte.
     pub memory: String,
-    /// Its first byte; `null` where nobody knows any more.
+    /// Its first byte; `null` if it is not known any more.
     #[serde(default)]
     pub identity: Option<Identity>,
     /// From its first byte to its last.
@@ -27,13 +27,13 @@ pub struct RegionReport {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Granule {
-    /// What is there: a variable, `[heap]` or `[stack]` of a process, or a file and the offset in it; else the process and the
-    /// address, or the device, the inode and the offset. Of a page, what its hottest line is of, where that is a variable.
+    /// The name of the memory: a variable, `[heap]` or `[stack]` of a process, or a file and the offset in it; else the process and the
+    /// address, or the device, the inode and the offset. Of a page, the variable of its hottest line, if there is one.
     pub memory: String,
-    /// Its first byte; `null` where nobody knows any more.
+    /// Its first byte; `null` if it is not known any more.
     #[serde(default)]
     pub identity: Option<Identity>,
-    /// The variable of `memory`; left out where it is none.
+    /// The variable of `memory`; left out if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub symbol: Option<DataSymbol>,
     /// Accesses by all threads.
@@ -53,14 +53,14 @@ pub struct Granule {
     /// How its threads share it, of lines alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sharing: Option<LineSharing>,
-    /// What each thread did to it, of lines alone: the 16 most active ones.
+    /// The accesses of each thread, of lines alone: the 16 most active threads.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub by_thread: Vec<LineThread>,
 }
 
 impl Granule {
-    /// True of a line that no sample wrote and that counts as written all the same, because a thread does little but read it: it waits
-    /// for a write, of which there are too few to be sampled.
+    /// True for a line that no sample wrote and that counts as written nevertheless, because a thread does little but read it: it waits
+    /// for a write, because writes may be too rare to be sampled.
     #[must_use]
     pub fn is_waited_on(&self) -> bool {
         let is_read_alone = self.sharing == Some(LineSharing::None) && self.writes <= 0.0;
@@ -84,12 +84,12 @@ pub enum Identity {
     },
     /// Of the private memory of a process.
     Private {
-        /// The process; `null` where nobody knows it.
+        /// The process; `null` if it is not known.
         pid: Option<u32>,
         /// The virtual address.
         addr: u64,
     },
-    /// Of memory of which nothing else is known.
+    /// Memory of which nothing else is known.
     Physical {
         /// The physical address.
         addr: u64,
@@ -100,7 +100,7 @@ pub enum Identity {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct DataSymbol {
-    /// Its name, or that of a section (`.bss`) where the file names no variable there.
+    /// Its name, or that of a section (`.bss`) if the file names no variable there.
     pub name: String,
     /// Bytes from its beginning.
     pub offset: u64,
@@ -108,7 +108,7 @@ pub struct DataSymbol {
     pub dso: String,
 }
 
-/// What one thread did to a line.
+/// The accesses of one thread to a line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LineThread {
@@ -128,7 +128,7 @@ pub struct LineThread {
     pub loaded: Vec<[u8; 2]>,
     /// Those that it wrote.
     pub stored: Vec<[u8; 2]>,
-    /// The variable that the first of these bytes is of.
+    /// The variable that contains the first of these bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub symbol: Option<DataSymbol>,
 }
@@ -156,7 +156,7 @@ pub struct Code {
     /// `FILE:LINE` of the source, if the file has debug information.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub line: Option<String>,
-    /// Where `line` is code of a library that was inlined: the `FILE:LINE` of the innermost function around it that is not.
+    /// If `line` is inlined library code: the `FILE:LINE` of the innermost function around it that is no library code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub caller_line: Option<String>,
     /// The functions that were inlined around it, the outermost first, if the file has debug information.

@@ -29,14 +29,14 @@ pub struct Report {
     pub scxprof: String,
     /// The source of the samples.
     pub source: String,
-    /// What it can and cannot sample.
+    /// Its coverage: what it can and cannot sample.
     pub coverage: String,
     /// Samples.
     pub samples: f64,
     /// The finding in a line: the groups, false sharing, and how many of the groups the configuration has.
     #[serde(default)]
     pub headline: String,
-    /// The part of the avoidable misses that the configuration as written avoids, of 1. Threads in a catch-all are not kept
+    /// The part of the avoidable misses that the configuration as written avoids, from 0 to 1. Threads in a catch-all are not kept
     /// together, so it does not count. `null` if no shared memory was sampled.
     pub locality: Option<f64>,
     /// The same if the target host had CPUs for all groups that were found.
@@ -51,7 +51,7 @@ pub struct Report {
     pub cells: Vec<CellReport>,
     /// How much subcells share; each pair once.
     pub sharing: Vec<Shared>,
-    /// What cells share with each other, those first that lose most; 64 pairs at most. A cell is a cgroup here, as it is for
+    /// The memory that cells share with each other, those that lose most first; 64 pairs at most. A cell is a cgroup here, as it is for
     /// scx_mitosis.
     #[serde(default)]
     pub across_cells: Vec<CellSharing>,
@@ -60,7 +60,7 @@ pub struct Report {
     pub hints: Option<HintCounts>,
     /// Hubs, which join no threads.
     pub hubs: Vec<Granule>,
-    /// The hottest lines that threads share and that are written, whatever subcell the threads are in: those first that were found
+    /// The hottest lines that threads share and that are written, whatever subcell the threads are in: first those found
     /// modified in another CPU's cache most often, then by the accesses that may have found them so. 32 at most.
     #[serde(default)]
     pub lines: Vec<Granule>,
@@ -69,16 +69,16 @@ pub struct Report {
     /// Events that were counted, sampled or not.
     #[serde(default)]
     pub event_count: u64,
-    /// What was read, left out and lost, by stage.
+    /// Samples read, left out and lost, by stage.
     #[serde(default)]
     pub loss: BTreeMap<String, u64>,
     /// The sizes of the tables at the end.
     #[serde(default)]
     pub tables: Tables,
-    /// Wakeups, if the scheduler's events were asked for.
+    /// Wakeups, if the scheduler's events were requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wakeups: Option<WakeupReport>,
-    /// What the configuration leaves out because of the target host, and what to do; sentences.
+    /// Sentences: what the configuration leaves out because of the target host, and what to do.
     #[serde(default)]
     pub limits: Vec<String>,
     /// The notes for the user.
@@ -95,10 +95,10 @@ pub struct Report {
     /// Which threads share what.
     #[serde(default)]
     pub matrix: Matrix,
-    /// What the scheduler did, if its events were asked for and there are any.
+    /// The scheduling statistics, if the scheduler's events were requested and there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduling: Option<SchedulingReport>,
-    /// Call stacks, if they were asked for and there are any.
+    /// Call stacks, if they were requested and there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stacks: Option<StacksReport>,
 }
@@ -116,7 +116,7 @@ pub struct TimeReport {
     pub from: f64,
     /// The last one.
     pub to: f64,
-    /// The part of the run in which they did, of 1.
+    /// The part of the run in which they shared, from 0 to 1.
     pub busy: f64,
 }
 
@@ -163,23 +163,24 @@ pub struct SubcellReport {
     pub name: String,
     /// Its kind.
     pub kind: SubcellKind,
-    /// What takes its threads in the configuration, as `cell/subcell`, or the cell if that is not divided: itself, or what it was
-    /// merged into. `null` if it is left out.
+    /// The subcell of the configuration that takes its threads, as `cell/subcell`, or the cell if that is not divided: itself, or
+    /// the one it was merged into. `null` if it is left out.
     #[serde(default)]
     pub in_configuration: Option<String>,
     /// Its `matches` as written: one of these lists must match, with all of its prefixes.
     pub prefixes: Vec<Vec<String>>,
     /// Samples of its threads.
     pub samples: f64,
-    /// The part of all samples that these are, of 1.
+    /// Its part of all samples, from 0 to 1.
     pub share: f64,
-    /// The part of the avoidable misses that this subcell avoids, of 1; `null` as for [`Report::locality`].
+    /// The part of the avoidable misses that this subcell avoids, from 0 to 1; `null` as for [`Report::locality`].
     pub locality: Option<f64>,
     /// How well both halves of the run reproduce its communities; the worst of several.
     pub stability: Option<f64>,
     /// The confidence in its communities, from 0 to 1; the worst of several.
     pub confidence: Option<f64>,
-    /// Whether its communities are the same all the time; that with the lowest constancy. Missing for short runs.
+    /// Whether its threads share with the same threads all the time; of several communities, the one with the lowest constancy.
+    /// Missing for short runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over_time: Option<TimeReport>,
     /// Its threads by the configuration as written, most samples first.

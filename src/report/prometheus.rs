@@ -4,14 +4,14 @@ use std::fmt::Write as _;
 
 use super::model::Report;
 
-/// What the report does not say of the run.
+/// Facts about the run that the report does not have.
 #[derive(Debug, Clone, Default)]
 pub struct RunFacts {
     /// Seconds since 1970.
     pub time: f64,
     /// Seconds that were sampled.
     pub seconds: f64,
-    /// All samples that the kernel took, those that were lost included.
+    /// All samples that the kernel took, lost ones included.
     pub all_samples: u64,
     /// Samples that were lost, by the reason.
     pub lost: Vec<(&'static str, u64)>,
@@ -199,7 +199,7 @@ pub(super) mod tests {
             value("sharing_avoidable_misses", &[("a", "a \"cell\",/x"), ("b", &report.sharing[0].b)]),
             Some(60.0)
         );
-        // What is not known is left out, and nothing of it remains.
+        // Unknown values are left out completely.
         let unknown = Report { locality: None, ..report };
         assert!(!prometheus(&unknown, &facts).contains("scxprof_locality_ratio"));
     }

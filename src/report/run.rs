@@ -1,16 +1,16 @@
-//! What the report says of the run: when and how long, what was lost, the configuration that came of it, and the samples over time.
+//! The report's part on the run: time and duration, losses, the resulting configuration, and the samples over time.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The run that a report is of.
+/// The run that a report describes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RunReport {
     /// Seconds since 1970 when it began; `null` if unknown.
     pub begin_unix: Option<f64>,
-    /// How long was sampled.
+    /// The sampled time.
     pub seconds: f64,
     /// Samples of named threads.
     pub records: u64,
@@ -24,13 +24,13 @@ pub struct RunReport {
     pub profile: Option<String>,
     /// The name of the sampled host; `null` if unknown.
     pub host: Option<String>,
-    /// What was recovered, for a source that recovers addresses.
+    /// Counts of recovered addresses, for a source that recovers them.
     pub recovery: Option<RecoveryReport>,
     /// The part of the samples that was lost, in percent.
     pub lost_percent: f64,
     /// What was lost, in sentences.
     pub lost: Vec<String>,
-    /// What is damaged of the profile, in sentences.
+    /// The damage of the profile, in sentences.
     #[serde(default)]
     pub damage: Vec<String>,
     /// What was left out on purpose, in sentences.
@@ -64,7 +64,8 @@ pub struct RecoveryReport {
     /// Samples of kernel code without one, by reason.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub kernel_unrecovered: BTreeMap<String, u64>,
-    /// Memory operands of the instructions near the samples of user code, each time that one was looked at, but those on the thread's own stack.
+    /// Memory operands of the instructions near the samples of user code, each time that one was decoded, without those on the
+    /// thread's own stack.
     #[serde(default)]
     pub operands: u64,
     /// Those of them whose address stayed unknown, by reason.
@@ -88,7 +89,7 @@ pub struct UnresolvedPlaceReport {
     pub file: String,
     /// Its offset from the file's beginning; without a file its address.
     pub offset: u64,
-    /// How often it was looked at.
+    /// How often it was decoded.
     pub times: u64,
     /// Why the address was not known.
     pub reason: String,
@@ -129,7 +130,7 @@ pub struct TimelineReport {
     pub begin_ns: u64,
     /// Samples in each step.
     pub records: Vec<u64>,
-    /// Those of them that gave the address of memory.
+    /// The samples that gave a memory address.
     pub located: Vec<u64>,
     /// Records that were lost, as far as the time is known: when a full ring had room again.
     pub lost: Vec<u64>,

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use scxprof_sched::report::Line;
 
-/// What the scheduler did, by subcell.
+/// The scheduling statistics, by subcell.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct SchedulingReport {

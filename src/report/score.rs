@@ -8,10 +8,10 @@ use super::across::CellSharing;
 use scxprof_base::columns::{fitted, wrapped, Column};
 use scxprof_base::escape;
 
-/// The scores of configurations for the same samples. Parts are of 1.
+/// The scores of configurations for the same samples. Parts are fractions from 0 to 1.
 ///
-/// A score is the part of the avoidable misses that a configuration avoids beyond what threads avoid that run anywhere. It is 1 if all threads that share memory share a cache, 0 if a
-/// configuration is no better than none, and less if it is worse.
+/// A score is the part of the avoidable misses that a configuration avoids beyond what unplaced threads avoid by chance. It is 1 if
+/// all threads that share memory share a cache, 0 if a configuration is no better than none, and less if it is worse.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ScoreReport {
@@ -25,22 +25,22 @@ pub struct ScoreReport {
     pub samples: f64,
     /// The number of last-level caches that the scores are for.
     pub llcs: u32,
-    /// How the groups are laid out over them.
+    /// How the groups are placed on them.
     #[serde(default)]
     pub order: GroupOrder,
     /// The part of all possible misses that is avoidable: in each region the transfers, and the fills of all threads but one.
     pub avoidable: f64,
     /// The configurations, in the order given.
     pub configurations: Vec<Score>,
-    /// What scxprof would write for these samples; `null` if it has no configuration for the target host.
+    /// The configuration that scxprof would write for these samples; `null` if it has none for the target host.
     pub best: Option<Score>,
     /// The locality if the target host had CPUs for all groups that were found.
     #[serde(default)]
     pub locality_found: Option<f64>,
-    /// What the cells of the best one share with each other, as in the report of a run.
+    /// The memory that the cells of the best one share with each other, as in the report of a run.
     #[serde(default)]
     pub across_cells: Vec<CellSharing>,
-    /// Facts that the numbers do not show.
+    /// Notes: facts that the numbers do not show.
     pub notes: Vec<String>,
 }
 
@@ -48,10 +48,10 @@ pub struct ScoreReport {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GroupOrder {
-    /// In one that nobody knows.
+    /// In an unknown order.
     #[default]
     Random,
-    /// In that of scx_mitosis, on last-level caches of which it is known which CPUs they have.
+    /// In the order of scx_mitosis, on last-level caches whose CPUs are known.
     Known,
 }
 
@@ -68,10 +68,10 @@ pub struct Score {
     pub scheduler: String,
     /// The part of the avoidable misses between threads that the configuration keeps together, as [`super::Report::locality`].
     ///
-    /// Where several layers may take a thread ([`Score::depends`]), it counts as kept with none: then this is the least that it can be.
+    /// If several layers may take a thread ([`Score::depends`]), it counts as kept with none: then this is the lower end of the range.
     #[serde(default)]
     pub locality: Option<f64>,
-    /// The least and the most that the locality can be, if it depends on what samples do not say; else `null`.
+    /// The range of the locality, if the samples do not decide which layer takes some threads; else `null`.
     #[serde(default)]
     pub locality_range: Option<[f64; 2]>,
     /// The best configuration's locality less this one; `null` without one.
@@ -126,7 +126,7 @@ fn why_unknown(condition: &str) -> &'static str {
     }
 }
 
-/// What a cell avoids.
+/// The misses that a cell avoids.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CellScore {
@@ -148,7 +148,7 @@ pub struct CellScore {
     pub subcells: Vec<SubcellScore>,
 }
 
-/// What a subcell avoids.
+/// The misses that a subcell avoids.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct SubcellScore {
@@ -238,7 +238,7 @@ impl ScoreReport {
         text += "LOCALITY: the part of the avoidable misses that are between threads which a configuration keeps together.\n";
         let _ = writeln!(
             text,
-            "BEYOND-CHANCE: what it avoids on {} last-level caches{}, less what threads avoid that run anywhere; its 95 % interval.\n",
+            "BEYOND-CHANCE: what it avoids on {} last-level caches{}, less what unplaced threads avoid by chance; its 95 % interval.\n",
             self.llcs,
             match self.order {
                 GroupOrder::Random => "",
@@ -258,9 +258,9 @@ impl ScoreReport {
         }
         text += &fitted(&rows, &CONFIGURATIONS, width);
         if self.configurations.iter().any(|it| it.locality_below_best.is_some_and(|below| below < -ABOVE)) {
-            text += "\n(best) is what scxprof would write for these samples. A configuration above it keeps threads in one subcell of \
-                     which these samples do not show that they belong together: they share what nearly all threads use, or have \
-                     too few samples.\n";
+            text += "\n(best) is what scxprof would write for these samples and the target host. A configuration above it needs more \
+                     CPUs than that host has, or keeps threads in one subcell that these samples do not show to belong together: \
+                     they share what nearly all threads use, or have too few samples.\n";
         }
         for score in &self.configurations {
             let _ = writeln!(text, "\n{}", score.name);
@@ -279,7 +279,7 @@ impl ScoreReport {
     }
 }
 
-/// A locality that is higher by less is the same.
+/// A smaller difference of localities counts as none.
 const ABOVE: f64 = 0.005;
 
 fn percent(part: f64) -> String {

@@ -8,7 +8,7 @@ use scxprof_base::columns::{fitted, wrapped, Column};
 /// Pairs of cells that are listed.
 const PAIRS: usize = 8;
 
-/// How the columns of subcells give way where a line has no room.
+/// Which columns of subcells are cut or left out if a line has no room.
 const COLUMNS: [Column; 8] = [
     Column::name(0).at_least(24),
     Column::number(1),
@@ -50,7 +50,7 @@ pub fn table(report: &Report, width: Option<usize>) -> String {
     wrapped(&text, width)
 }
 
-/// What a subcell is called in the tables; a cell that is not divided has its own name.
+/// The name of a subcell in the tables; an undivided cell has its own name.
 fn name_of(cell: &CellReport, subcell: &SubcellReport) -> String {
     if cell.subcells.len() > 1 {
         format!("{}/{}", cell.name, subcell.name)
@@ -77,7 +77,7 @@ fn row(name: String, subcell: &SubcellReport) -> [String; 8] {
 }
 
 /// The misses that are avoided between each two subcells as a matrix; those within one on its diagonal. Empty without sharing.
-/// Where `width` has no room for all the last columns are left out.
+/// If `width` has no room for all, the last columns are left out.
 #[must_use]
 pub fn matrix(report: &Report, width: Option<usize>) -> String {
     // In the order of the table.

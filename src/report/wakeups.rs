@@ -4,15 +4,15 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
-/// Which wakeups of threads by threads the configuration keeps together. Wakeups by interrupts are not in it.
+/// Which wakeups of threads by threads the configuration keeps together. Wakeups by interrupts are not counted.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct WakeupReport {
     /// All of them.
     pub all: Within,
-    /// Those between threads that share memory by the samples: they carry data.
+    /// Those between threads that share memory according to the samples: they carry data.
     pub carrying: Within,
-    /// Wakeups of which one thread has no samples, so that it is not known whether the threads share memory.
+    /// Wakeups in which one thread has no samples, so it is not known whether the threads share memory.
     pub unsampled: u64,
 }
 
@@ -22,10 +22,10 @@ pub struct WakeupReport {
 pub struct Within {
     /// The wakeups.
     pub wakeups: u64,
-    /// The part of them, of 1, whose threads are in one subcell (or layer) of the configuration, or in one catch-all; `null` if
+    /// The part of them, from 0 to 1, whose threads are in one subcell (or layer) of the configuration, or in one catch-all; `null` if
     /// there are none.
     pub subcell: Option<f64>,
-    /// The part of them, of 1, whose woken thread then ran on a CPU of the waker's last-level cache, while it was sampled; `null`
+    /// The part of them, from 0 to 1, whose woken thread then ran on a CPU of the waker's last-level cache, while it was sampled; `null`
     /// if that is not known of any.
     pub llc: Option<f64>,
 }

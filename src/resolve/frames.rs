@@ -35,7 +35,7 @@ const STRUCT_PAGE: u64 = 64;
 /// How long what is known of a frame is valid, ns.
 const FRAME_LIFE: u64 = 1_000_000_000;
 
-/// What a frame is used for: an entry of `/proc/kpageflags` (include/uapi/linux/kernel-page-flags.h).
+/// The use of a frame: an entry of `/proc/kpageflags` (include/uapi/linux/kernel-page-flags.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FrameFlags(pub u64);
 
@@ -142,7 +142,7 @@ impl Frames {
         Some((phys, self.flags(phys, now)?))
     }
 
-    /// What the frame of a physical address is used for; `None` if there is no such frame.
+    /// The use of the frame at a physical address; `None` if there is no such frame.
     pub fn flags(&mut self, phys: u64, now: u64) -> Option<FrameFlags> {
         let number = phys / PAGE_SIZE;
         let known = self.flags.get(&number).filter(|(since, _)| now.saturating_sub(*since) < FRAME_LIFE);

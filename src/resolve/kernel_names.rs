@@ -1,4 +1,4 @@
-//! What the kernel's memory is called: caches of objects by their numbers in [`MemoryId`](crate::sample::MemoryId), and files that
+//! The names of the kernel's memory: caches of objects by their numbers in [`MemoryId`](crate::sample::MemoryId), and files that
 //! no process has to map.
 
 use std::sync::Arc;

@@ -163,7 +163,7 @@ impl Mappings {
         AREAS.get(at).copied()
     }
 
-    /// The area that the mapping is, and from where to where it is then: it grows, and parts of it may be mappings of their own.
+    /// The area of the mapping, and its range at that time: it grows, and parts of it may be separate mappings.
     fn grown(&self, new: &Mapping) -> Option<(usize, (u64, u64))> {
         let named = AREAS.iter().position(|name| &*new.path == name.as_bytes());
         let at = named.or_else(|| self.is_new_heap(new).then_some(0))?;
@@ -384,7 +384,7 @@ mod tests {
         }
     }
 
-    /// A table of so many mappings of a page each, with gaps of a page.
+    /// A table of this number of mappings of a page each, with gaps of a page.
     fn large(count: u64, order: impl Fn(u64) -> u64) -> Mappings {
         let mut table = Mappings::default();
         for id in 0..count {

@@ -1,4 +1,4 @@
-//! What memory is called: the variable, heap, stack or file that a byte lies in, by the mappings of the processes that touched it.
+//! The name of memory: the variable, heap, stack or file that contains a byte, by the mappings of the processes that touched it.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub struct AddressSpaces {
     kernel_names: KernelNames,
 }
 
-/// Where a byte of memory lies, as far as it is known.
+/// The known location of a byte of memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Located {
     /// The process whose private memory it is.

@@ -58,8 +58,8 @@ impl Sampled {
         Self { decider, outcome, skipped: Skipped::new(), options, symbols, procfs: None, raises: false }
     }
 
-    /// What this run shows of classes of threads, as rows that can be added to those of other runs and hosts. `scope` tells where
-    /// they come from, all but the source; `host` is the host's name, or what stands for it; `folds` which parts of cgroups' paths
+    /// The sharing between classes of threads in this run, as rows that can be added to those of other runs and hosts. `scope` says where
+    /// they come from, except for the source; `host` is the host's name or a substitute; `folds` says which parts of cgroups' paths
     /// are replaced.
     ///
     /// # Errors
@@ -129,13 +129,13 @@ pub struct Analysis {
 }
 
 impl Analysis {
-    /// The cells that are written for the target host, and the notes about them and about what it cannot load.
+    /// The cells that are written for the target host, and the notes about them and about what the configuration leaves out.
     #[must_use]
     pub fn decision(&self) -> &Decision {
         self.decided.configuration()
     }
 
-    /// All cells that were found, whatever the target host has CPUs for; without notes on the host.
+    /// All cells that were found, also those for which the target host has no CPUs; without notes on the host.
     #[must_use]
     pub fn finding(&self) -> &Decision {
         self.decided.finding()
@@ -144,7 +144,7 @@ impl Analysis {
     /// The configuration for scx_mitosis, as JSON.
     ///
     /// # Errors
-    /// [`Decision::refused`]: nothing of what was found can be loaded on the target host. Any other configuration that the
+    /// [`Decision::refused`]: none of the groups can be loaded on the target host. Any other configuration that the
     /// scheduler would reject is a bug.
     pub fn mitosis(&self) -> Result<String, Error> {
         let _raised = raised(self.raises);
@@ -154,7 +154,7 @@ impl Analysis {
         }
     }
 
-    /// The configuration for scx_layered, as JSON, and notes on what it had to leave out. It matches hints if they were used.
+    /// The configuration for scx_layered, as JSON, and notes on what it leaves out. It matches hints if they were used.
     ///
     /// # Errors
     /// The scheduler would reject it, which is a bug.
@@ -171,7 +171,7 @@ impl Analysis {
         Ok((config::layered::to_json(&layers.layers)?, layers.notes))
     }
 
-    /// True if these arguments of `--cell` together were computed to avoid more misses, with no more of what was found left out.
+    /// True if these arguments of `--cell` together avoid more misses, by computation, without leaving out more groups.
     pub(crate) fn are_better(&self, cells: &[String]) -> bool {
         let _raised = raised(self.raises);
         self.decider.are_better(&self.decided.found, &self.options, cells)
@@ -182,7 +182,7 @@ impl Analysis {
         self.decider.sampled_cgroups()
     }
 
-    /// The community of each thread that is in one, by thread id.
+    /// The community of each thread that has one, by thread id.
     #[must_use]
     pub fn communities(&self) -> FxHashMap<u32, u32> {
         let of = |member: &config::Member| match member.verdict {
@@ -192,7 +192,7 @@ impl Analysis {
         self.decided.members.threads.iter().filter_map(of).collect()
     }
 
-    /// Which wakeups the configuration keeps together, and which of them are between threads that share memory; `None` if
+    /// The wakeups that the configuration keeps together, and those between threads that share memory; `None` if
     /// nothing of it can be loaded. `stats` has taken the scheduling events of the same session, and counts wakers ([`SchedSink::with_wakers`](super::SchedSink)).
     ///
     /// # Errors
@@ -239,7 +239,7 @@ impl Analysis {
         Ok(report)
     }
 
-    /// What is known of the run; the caller knows more.
+    /// The facts about the run that are known here; the caller adds more.
     fn run(&self, run: RunReport) -> RunReport {
         let Outcome { duration, samples, accesses, recovery, loss, notes, .. } = &self.outcome;
         let skipped = self.skipped.iter().map(|(source, error)| format!("{source}: {error}"));

@@ -27,7 +27,7 @@ enum Input<'a> {
     Trace(&'a mut TraceInput),
 }
 
-/// A session before its start: where its samples come from, and where they go. By default it samples the whole host with the first
+/// A session before its start: the source of its samples, and their sinks. By default it samples the whole host with the first
 /// source that works here, until its [`StopHandle`] stops it; [`Session::builder`] has an example.
 pub struct Builder<'a> {
     input: Input<'a>,
@@ -63,7 +63,7 @@ impl<'a> Session<'a> {
     /// let capture = Session::builder().time(Duration::from_secs(30));
     /// let stop = capture.stop_handle();
     /// std::thread::spawn(move || {
-    ///     // Whatever should end it early.
+    ///     // On any condition that should end it early.
     ///     stop.stop();
     /// });
     /// let found = capture.run()?;
@@ -247,7 +247,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// Where the files of code are whose stacks are unwound: it needs no lines.
+/// Where to find the files of unwound code; source lines are not needed.
 fn unwinding(symbols: &SymbolOptions) -> SymbolOptions {
     SymbolOptions { lines: None, ..symbols.clone() }
 }

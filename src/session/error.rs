@@ -26,11 +26,11 @@ pub enum ErrorKind {
     NoSamples,
     /// A profile cannot be read or written.
     Profile,
-    /// There is no configuration that the scheduler would load.
+    /// The scheduler would load no configuration.
     Configuration,
 }
 
-/// Why the library failed. [`Error::kind`] groups the cases by how to handle them; the variants contain the source, with path,
+/// Why the library failed. [`Error::kind`] groups the variants by how to handle them; the variants contain the cause, with path,
 /// CPU and errno.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -61,7 +61,7 @@ pub enum Error {
          exact samples"
     )]
     BatchedRecording,
-    /// Who wakes a cgroup's threads is not in the events of that cgroup.
+    /// The events of a cgroup do not contain the threads that wake its threads.
     #[error("the source wakeups watches the whole host or processes, not a cgroup: --cell makes a cell of one")]
     WakeupsOfCgroup,
     /// The source, or the last of several, cannot start.
@@ -85,7 +85,7 @@ pub enum Error {
     /// The report cannot be made, which is a bug.
     #[error(transparent)]
     Report(#[from] ReportError),
-    /// What was made is no configuration, which is a bug.
+    /// The written text is not a valid configuration, which is a bug.
     #[error(transparent)]
     Placement(#[from] crate::config::PlacementError),
 }

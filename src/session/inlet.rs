@@ -1,4 +1,4 @@
-//! The first stage: sorts what an origin gives.
+//! The first stage: sorts the samples and records of an origin.
 
 use std::fs::File;
 
@@ -9,7 +9,7 @@ use crate::sample::batch::{Batch, PendingSample};
 use crate::sample::{Sample, SideBand, TimedSideBand};
 use scxprof_trace::Event;
 
-/// Samples that are passed on at once, where the next stage has a thread, and the fewest of them with little memory.
+/// The number of samples that are passed on at once if the next stage has a thread, and the least number with little memory.
 const PIECE: usize = 1 << 10;
 const LEAST_PIECE: usize = 16;
 /// All pieces together have about a sixth of the samples that may be held back to be sorted.
@@ -17,9 +17,9 @@ const PART: usize = 64;
 /// Recorded hints that are read before they are sorted.
 const TAKEN: usize = 1 << 10;
 
-/// What it is that an origin gives: the record of a sample, or a line that has the names of one.
+/// What an origin gives: the record of a sample, or a line that also has the names.
 pub(super) trait Unnamed: Timed + Send {
-    /// Adds it to the samples that are to be named.
+    /// Adds it to the samples to be named.
     fn put(&mut self, piece: &mut Piece);
 }
 
@@ -48,7 +48,7 @@ pub(super) trait Next {
 #[derive(Debug)]
 pub(super) struct Unfinished {
     piece: Piece,
-    /// It is full with so many samples.
+    /// It is full with this number of samples.
     size: usize,
 }
 
@@ -57,7 +57,7 @@ impl Unfinished {
         Self { piece: Piece::default(), size }
     }
 
-    /// For an order that holds back so many samples.
+    /// For an order that holds back this number of samples.
     pub(super) fn for_limit(limit: usize) -> Self {
         Self::new((limit / PART).clamp(LEAST_PIECE, PIECE))
     }
@@ -66,7 +66,7 @@ impl Unfinished {
 /// Takes what an origin gives.
 pub(super) struct Inlet<'a, S> {
     pub(super) order: &'a mut Order<S>,
-    /// The piece that is filled, and where it goes; `None` while nothing can be passed on.
+    /// The piece that is filled, and its destination; `None` while nothing can be passed on.
     next: Option<(&'a mut Unfinished, &'a mut dyn Next)>,
 }
 
@@ -75,7 +75,7 @@ impl<'a, S: Unnamed> Inlet<'a, S> {
         Self { order, next: Some((unfinished, next)) }
     }
 
-    /// One that only holds back.
+    /// An inlet that only holds back.
     pub(super) fn closed(order: &'a mut Order<S>) -> Self {
         Self { order, next: None }
     }
@@ -135,7 +135,7 @@ impl<'a, S: Unnamed> Inlet<'a, S> {
         }
     }
 
-    /// Passes on what is complete, if that is worth the sorting.
+    /// Passes on what is complete, if it is enough to be worth sorting.
     pub(super) fn release_due(&mut self) {
         if self.order.is_due() {
             self.release();

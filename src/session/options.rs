@@ -21,10 +21,10 @@ pub enum Whose {
     /// All.
     #[default]
     Host,
-    /// Those of these processes and their descendants, with all of their threads; the session ends when none of these processes is
+    /// These processes and their descendants, with all of their threads; the session ends when none of these processes is
     /// left.
     Pids(Vec<u32>),
-    /// Those in this cgroup and those below it, by its path in the hierarchy.
+    /// The tasks in this cgroup and those below it, by its path in the hierarchy.
     Cgroup(PathBuf),
     /// A target that is open already, such as a task from its exec on.
     Target(Target),
@@ -38,18 +38,18 @@ pub struct HostOptions {
     pub sources: Vec<Source>,
     /// The tasks.
     pub whose: Whose,
-    /// The CPUs, which must be online; if it is empty, all that are, and those that come online later.
+    /// The CPUs, which must be online; if empty, all online CPUs, and those that come online later.
     pub cpus: Vec<u32>,
-    /// Options of the sources `pebs` and `ibs`; of `timer` whether kernel code is sampled too, for which `faults` is not tried.
+    /// Options of the sources `pebs` and `ibs`; of `timer` whether kernel code is sampled too; then `faults` is not tried.
     pub hardware: Hardware,
-    /// Lets the source `timer` sample kernel code too where that is possible, and user code alone where it is not; by default it
+    /// Lets the source `timer` sample kernel code too if that is possible, and otherwise user code alone; by default it
     /// samples kernel code only if `hardware` says so.
     pub kernel_if_possible: bool,
     /// Lets the source `timer` sample with its own clock, this many times a second on each CPU; by default it uses the scheduler's
     /// tick, if that works.
     pub freq: Option<u32>,
     /// Also samples events of the scheduler, on all CPUs and of all threads, whatever is sampled otherwise; a
-    /// [`Sink`](super::Sink) gets them from [`Sink::sched`](super::Sink::sched). It takes the right to read tracefs.
+    /// [`Sink`](super::Sink) gets them from [`Sink::sched`](super::Sink::sched). It needs the right to read tracefs.
     pub sched: Option<SchedOptions>,
     /// Samples this event with the call stack of each sample: instead of memory if the source is [`Source::Stacks`]
     /// ([`HostOptions::stacks`]), for a [`Sink`](super::Sink) that wants stacks. Otherwise beside memory, and only recorded; a sink
@@ -67,11 +67,11 @@ pub struct HostOptions {
     pub mmap_pages: usize,
     /// Threads that read the rings; by default one for each 16 CPUs.
     pub workers: Option<usize>,
-    /// Lets what reads samples go before what is sampled, so that none are lost on a busy host: the threads that read the rings get
-    /// the policy SCHED_FIFO with this priority, 1 to 99, and what else takes part in the capture, the calling thread included while
-    /// it is in [`Session`](super::Session)'s functions, a nice value of -20. A thread that takes more than half a CPU gives up
-    /// SCHED_FIFO. Processes and threads that the caller starts inherit nothing of it. It takes CAP_SYS_NICE, and without it has no
-    /// effect but a note. By default all threads have the priority of their caller, as with 0.
+    /// Gives the readers of samples priority over the sampled threads, so that none are lost on a busy host: the threads that read
+    /// the rings get the policy SCHED_FIFO with this priority, 1 to 99, and all other threads of the capture, the calling thread
+    /// included while it is in [`Session`](super::Session)'s functions, a nice value of -20. A thread that takes more than half a
+    /// CPU gives up SCHED_FIFO. Processes and threads that the caller starts do not inherit it. It needs CAP_SYS_NICE, and without
+    /// it has no effect but a note. By default all threads have the priority of their caller, as with 0.
     pub realtime: u8,
     /// Lets the start raise this process's soft `RLIMIT_NOFILE`, up to the hard limit, if the events need more open files: some for
     /// each CPU, or for each CPU and thread. By default such a start fails with
@@ -141,14 +141,14 @@ pub struct AnalysisOptions {
     /// Also distinguishes threads by their hints: a thread that changes its hint belongs to several classes. The hints come from
     /// [`HostOptions::hints`], a recording or a [`Feed`](super::Feed).
     pub use_hints: bool,
-    /// Layers of scx_layered may have what only the sampled host has: groups that names do not tell apart are told by their processes
-    /// and cgroups.
+    /// Layers of scx_layered may use properties of the sampled host alone: groups that names do not tell apart are matched by their
+    /// processes and cgroups.
     pub this_host: bool,
     /// Keeps the samples in slices of time too, so that [`Analysis::score`](super::Analysis::score) says how certain a score is. It
     /// takes another eighth of the memory.
     pub score: bool,
     /// A report will be made. Without it, the decision is faster, and [`Analysis::report`](super::Analysis::report) lacks most of the
-    /// memory that is shared, the stability and the confidence, unless the configuration leaves out some of what was found.
+    /// shared memory, the stability and the confidence, unless the configuration leaves out some of the groups.
     pub report: bool,
     /// Names the code that touches the hottest shared lines in the report.
     pub symbols: bool,

@@ -16,20 +16,20 @@ pub(super) enum Filled {
     End,
 }
 
-/// An origin of samples: the kernel, a file, a caller. [`super::pipeline`] asks it for more until its end, and does all else.
+/// An origin of samples: the kernel, a file, a caller. [`super::pipeline`] reads it until its end, and does everything else.
 pub(super) trait Origin {
     type Sample: Unnamed;
 
-    /// Puts what comes next into the inlet; one that waits for it returns after [`TICK`](super::stop::TICK).
+    /// Puts the next samples into the inlet; an origin that waits for them returns after [`TICK`](super::stop::TICK).
     fn fill(&mut self, inlet: &mut Inlet<'_, Self::Sample>) -> Filled;
 
-    /// The session must end: whether there is something left that happened before this.
+    /// The session must end: returns whether samples from before this moment are left.
     fn stop(&mut self, order: &mut Order<Self::Sample>) -> Filled {
         let _ = order;
         Filled::End
     }
 
-    /// Reads the host again where names may be stale. Not called where each stage has a thread.
+    /// Reads the host again if names may be stale. Not called if each stage has a thread.
     fn look_again(&mut self, namer: &mut Namer, cgroups: &mut Cgroups, order: &mut Order<Self::Sample>) {
         let _ = (namer, cgroups, order);
     }

@@ -35,7 +35,7 @@ impl Piece {
         self.sched_until.push((self.samples.len(), self.sched.len()));
     }
 
-    /// True if it is full with so many samples.
+    /// True if it is full with this number of samples.
     pub(super) fn is_full(&self, samples: usize) -> bool {
         self.samples.len() >= samples || self.side_band.len() >= SIDE_BAND || self.sched.len() >= samples
     }
@@ -49,7 +49,7 @@ impl Piece {
 #[derive(Debug, Default)]
 pub(super) struct Ready {
     samples: Vec<Sample>,
-    /// This many of them are ready; the rest is old.
+    /// The number of samples that are ready; the rest are old.
     count: usize,
 }
 

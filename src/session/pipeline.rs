@@ -1,7 +1,7 @@
 //! The way of all samples: an [`Origin`] fills an [`Order`], a [`Namer`] names what is complete, and the sinks take it.
 //!
-//! These are three stages, which pass pieces to each other. They take turns in the caller's thread, as samples of this host need,
-//! which it must look at again from time to time; or each has a thread, so that a recording is read by three CPUs.
+//! These are three stages, which pass pieces to each other. They take turns in the caller's thread, because a session of this host
+//! must read the host again from time to time; or each has a thread, so that a recording is read by three CPUs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle, ScopedJoinHandle};
@@ -40,7 +40,7 @@ pub(super) struct Names {
 pub(super) struct Pipeline<S> {
     pub(super) order: Order<S>,
     pub(super) names: Names,
-    /// Reads what existed before the first record, if that takes long; then the `names` are empty, and it has those that count.
+    /// Reads what existed before the first record, if that takes long; then `names` is empty, and this reader returns the names to use.
     pub(super) snapshot: Option<JoinHandle<Names>>,
     /// Shows the sizes of the tables.
     pub(super) tables: TablesHandle,

@@ -18,7 +18,7 @@ use crate::stacks::{ProfilerState, StackProfile};
 /// How long the results wait for the stacks of the samples so far; the capture has time for them about every 50 ms.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// Samples call stacks in a thread of its own: its state and the results so far can be asked for at any time.
+/// Samples call stacks in a background thread: its state and the results so far can be read at any time.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -37,7 +37,7 @@ const FRESH: Duration = Duration::from_secs(1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// With an event and options of one's own:
+/// With another event and other options:
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -54,7 +54,7 @@ pub struct Profiler {
     run: Option<Run>,
 }
 
-/// What a profiler was started with, and where its thread puts what it has.
+/// The arguments of a profiler, and where its thread puts the results.
 #[derive(Debug)]
 struct Run {
     shared: Arc<Shared>,
@@ -71,14 +71,14 @@ struct Shared {
     changed: Condvar,
 }
 
-/// What the thread has so far.
+/// The results of the thread so far.
 #[derive(Debug, Default)]
 struct Now {
     sink: StackSink,
     /// When earlier samples were cleared.
     cleared_at: Duration,
     elapsed: Duration,
-    /// Somebody waits for a copy.
+    /// A caller waits for a copy.
     is_wanted: bool,
     copy: Option<Copy>,
     outcome: Option<Outcome>,
@@ -147,8 +147,8 @@ impl Profiler {
         self.start(event, None, |capture| capture)
     }
 
-    /// Samples `event` until it is stopped, until `max_samples` were taken (it may be some more), or until what `options` says:
-    /// they are those of a session, by default of the whole host. The results of an earlier run are cleared.
+    /// Samples `event` until it is stopped, until `max_samples` were taken (or a few more), or until the end that `options` sets:
+    /// `options` are those of a session, by default of the whole host. The results of an earlier run are cleared.
     ///
     /// # Errors
     /// [`ProfilerError`]; then nothing has changed.
@@ -162,7 +162,7 @@ impl Profiler {
         self.begin(Some(event), max_samples, move |run| run(options(Session::builder()).stacks(sampled)))
     }
 
-    /// The same for samples from elsewhere, for example those of a test.
+    /// The same for samples from a [`Feed`], for example those of a test.
     ///
     /// # Errors
     /// [`ProfilerError`]; then nothing has changed.
@@ -216,7 +216,7 @@ impl Profiler {
         Ok(())
     }
 
-    /// What it does, and how far it is.
+    /// Its state and progress.
     #[must_use]
     pub fn status(&self) -> ProfilerStatus {
         let Some(run) = &self.run else {
@@ -262,7 +262,7 @@ impl Profiler {
         profile
     }
 
-    /// What a run that has ended lost and left out, and its notes.
+    /// The losses, the omissions and the notes of a run that has ended.
     #[must_use]
     pub fn outcome(&self) -> Option<Outcome> {
         self.run.as_ref().and_then(|run| run.shared.lock().outcome.clone())
@@ -278,7 +278,7 @@ impl Profiler {
         }
     }
 
-    /// Forgets the samples so far. Sampling goes on if it runs; else the profiler is idle.
+    /// Clears the samples so far. Sampling continues if it runs; otherwise the profiler is idle.
     pub fn clear(&mut self) {
         if self.status().state != ProfilerState::Running {
             self.run = None;
@@ -374,7 +374,7 @@ mod tests {
     use crate::session::{Batch, FileId, HostOptions, Whose};
     use crate::stacks;
 
-    /// Gives what comes through a channel, until that is closed.
+    /// Passes on what a channel receives, until the channel is closed.
     struct Piped(Receiver<Batch>);
 
     impl Feed for Piped {
@@ -410,7 +410,7 @@ mod tests {
         batch
     }
 
-    /// Waits until it is so; a broken profiler makes the test wait until its time is over.
+    /// Waits until the condition holds; a broken profiler makes the test wait until its time is over.
     fn until(profiler: &Profiler, mut is_so: impl FnMut(&ProfilerStatus) -> bool) -> ProfilerStatus {
         for _ in 0..6000 {
             let status = profiler.status();

@@ -72,7 +72,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// What decides, within its part of `memory`.
+    /// Makes the decider, which gets a part of `memory`.
     pub(super) fn decider(&self, source: Source, memory: usize) -> Decider {
         let mut decider = Decider::new(self.specs.clone(), source, memory);
         if self.analysis.symbols {
@@ -98,8 +98,8 @@ impl Plan {
     }
 }
 
-/// A session that already samples, see [`Builder::start`](super::Builder::start). Samples that come before it is run wait
-/// for it, as far as there is room.
+/// A session that already samples, see [`Builder::start`](super::Builder::start). Samples that arrive before it runs wait
+/// for it, while there is room.
 pub struct Session<'a> {
     pub(super) source: Source,
     pub(super) skipped: Skipped,
@@ -121,7 +121,7 @@ impl fmt::Debug for Session<'_> {
 }
 
 impl Session<'_> {
-    /// The source of the addresses: the source that worked, that of the recording, or [`Source::Recorded`] for a [`Feed`].
+    /// The source of the addresses: the first source that worked, that of the recording, or [`Source::Recorded`] for a [`Feed`].
     #[must_use]
     pub fn source(&self) -> Source {
         self.source
@@ -157,12 +157,12 @@ impl Session<'_> {
         }
     }
 
-    /// What is computed of its samples.
+    /// What is computed from its samples.
     pub(super) fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// How its code is named.
+    /// How names of code are found.
     pub(super) fn symbol_options(&self) -> &SymbolOptions {
         &self.plan.symbols
     }

@@ -1,5 +1,5 @@
-//! What takes samples and scheduling events in order of time: [`Sink`], and the sinks that make statistics, call stacks, traces, tables
-//! and analyses of them. The decision is a sink of its own (`decider`).
+//! Sinks, which take samples and scheduling events in order of time: [`Sink`], and the sinks that make statistics, call stacks,
+//! traces, tables and analyses of them. The decision is another sink (`decider`).
 
 mod analysis;
 #[cfg(feature = "parquet")]

@@ -1,4 +1,4 @@
-//! What waits in queues, as tracks of a trace: how many threads there are, and which queue each thread is in.
+//! Dispatch queues and run queues as tracks of a trace: how many threads there are, and which queue each thread is in.
 
 use std::io::{self, Write};
 
@@ -8,7 +8,7 @@ use crate::sample::sched::{SchedEvent, SchedWhat};
 use scxprof_sched::dsqs;
 use scxprof_trace::write::{Category, Track, Writer};
 
-/// A depth has at most one value in so many ns.
+/// A depth is written at most once in this number of ns.
 const STEP: u64 = 1_000_000;
 /// Dispatch queues with a track; how deep later ones are is not written.
 const MAX_DSQS: usize = 1024;
@@ -30,7 +30,7 @@ impl Depth {
         Self { track, threads: 0, written: None }
     }
 
-    /// So many threads more, or less.
+    /// The number of threads changes by this.
     pub(super) fn change(&mut self, time: u64, change: i64, writer: &mut Writer<impl Write>) -> io::Result<()> {
         self.threads += change;
         if self.written.is_none_or(|(at, _)| time.saturating_sub(at) >= STEP) {

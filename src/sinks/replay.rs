@@ -1,4 +1,4 @@
-//! What a replay is made of takes events and samples as a sink.
+//! The planner of a replay, which takes events and samples as a sink.
 
 use super::sink::Sink;
 use crate::resolve::Cgroups;

@@ -77,7 +77,7 @@ impl SchedSink {
         self.tracker.threads().have_hints()
     }
 
-    /// The same, and who wakes whom, which takes time at each wakeup.
+    /// The same, and which threads wake each other; this costs time at each wakeup.
     #[must_use]
     pub fn with_wakers(mut self) -> Self {
         self.wakers = Some(Wakers::new(self.stats.places().clone(), self.labels.own_pid));
@@ -121,7 +121,7 @@ impl SchedSink {
         tracker.take(event, all);
     }
 
-    /// What threads are called in lines.
+    /// The names of threads in lines.
     pub(crate) fn labels(&self) -> &Labels {
         &self.labels
     }
@@ -148,7 +148,7 @@ impl SchedSink {
         }
     }
 
-    /// Who wakes whom, with at most `limit` edges and lines of preemptions; `None` without [`SchedSink::with_wakers`].
+    /// Which threads wake each other, with at most `limit` edges and lines of preemptions; `None` without [`SchedSink::with_wakers`].
     #[must_use]
     pub fn wakers(&self, level: Level, limit: usize) -> Option<wakers::Report> {
         Some(wakers::report((self.wakers.as_ref()?, self.tracker.threads()), level, limit, &self.labels))

@@ -1,4 +1,4 @@
-//! What takes samples, and selects them.
+//! Sinks, which take samples, and the selection of samples.
 
 use crate::resolve::{AddressSpaces, Cgroups, Modules, Stacks};
 use crate::sample::sched::SchedEvent;
@@ -7,7 +7,7 @@ use crate::sampler::loss::Loss;
 use scxprof_base::tables::Tables;
 use scxprof_trace::Event;
 
-/// What a capture knows while it runs.
+/// The state of a capture while it runs.
 pub trait Meanwhile {
     /// The call stacks so far, with the objects that contain their code; `None` if no sink wants them.
     fn stacks(&self) -> Option<(&Stacks, &Modules)>;
@@ -27,7 +27,7 @@ pub trait Meanwhile {
     /// Everything up to this time was given to the sinks, but for what came too late; CLOCK_MONOTONIC in ns, or the clock of a feed.
     fn complete_until(&self) -> u64;
 
-    /// What the capture has to say so far, in sentences; of a feed nothing.
+    /// The notes of the capture so far, in sentences; a feed has none.
     fn notes(&self) -> Vec<String>;
 
     /// What was lost and left out so far. For a capture of the kernel's events this asks the kernel for the count of each event.

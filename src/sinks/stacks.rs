@@ -17,7 +17,7 @@ const MAX_ROWS: usize = 1 << 21;
 /// Samples that are kept one by one, of 32 bytes each.
 const MAX_SAMPLES: usize = 1 << 20;
 
-/// What makes a thread another one.
+/// The key that identifies a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     pid: u32,

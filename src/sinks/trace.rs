@@ -13,7 +13,7 @@ use crate::sample::sched::{SchedEvent, SchedTask, SchedWhat};
 use crate::sample::{Access, Comm, Sample, Task, TaskHint};
 use scxprof_trace::write::{Arg, Category, Recorded, Track, Writer};
 
-/// The counters of a subcell are sums over so many ns.
+/// The counters of a subcell are sums over this number of ns.
 const WINDOW: u64 = 10_000_000;
 /// Stands for the cache of a CPU whose place is not known.
 const UNPLACED: u32 = u32::MAX;
@@ -22,10 +22,10 @@ const MAX_THREADS: usize = 1 << 16;
 /// Threads whose cgroup or state is followed.
 const MAX_FOLLOWED: usize = 1 << 18;
 
-/// The cell and the subcell of a thread, of which the cgroup and the name are known; `None` if it is in none.
+/// The cell and the subcell of a thread, found by its cgroup and its name; `None` if it is in no cell.
 pub type PlaceOf<'a> = &'a dyn Fn(&Task<'_>) -> Option<(String, Option<String>)>;
 
-/// What is known of a profile beside its samples and events.
+/// The facts about a profile beside its samples and events.
 #[derive(Clone)]
 pub struct TraceOptions<'a> {
     /// The cells: each is a track, with one for each subcell below it.
@@ -48,7 +48,7 @@ impl fmt::Debug for TraceOptions<'_> {
     }
 }
 
-/// What a trace has and has not.
+/// Counts of what was written to a trace, and what was left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct TraceCounts {
@@ -172,7 +172,7 @@ impl<'a, W: Write> TraceSink<'a, W> {
         Ok((self.writer.finish(&self.processes)?, self.counts))
     }
 
-    /// What cells know of a thread with this hint.
+    /// The facts by which cells match a thread with this hint.
     fn task_hint(&self, hint: Option<u64>) -> TaskHint {
         if self.options.by_hint {
             hint.into()

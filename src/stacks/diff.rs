@@ -1,4 +1,4 @@
-//! What two profiles differ in, by function.
+//! The differences of two profiles, by function.
 
 use std::collections::BTreeMap;
 

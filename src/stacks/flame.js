@@ -81,7 +81,7 @@
     reset.textContent = to.caller ? "Reset zoom" : "";
   }
 
-  // The part of the samples that are shown, each of which counts once.
+  // The part of the shown samples; each sample counts once.
   function find(expression, to) {
     let pattern = null;
     try {

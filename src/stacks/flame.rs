@@ -25,7 +25,7 @@ const MAX_DEPTH: usize = 1024;
 const ROOT: &str = "all";
 const SCRIPT: &str = include_str!("flame.js");
 
-/// What a frame is coloured by.
+/// What determines the colour of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Colour {
     Thread,

@@ -58,7 +58,7 @@ const MILLION: u32 = 1_000_000;
 /// The mark at the beginning of text that some programs write.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// What folded text has.
+/// The contents of folded text.
 #[derive(Debug)]
 pub struct FoldedStacks {
     /// The profile.

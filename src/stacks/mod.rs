@@ -1,6 +1,6 @@
-//! Profiles of call stacks: which code the threads ran when an event was sampled. Pure, but for
-//! what they are written to: a [`StackProfile`] comes from a session
-//! ([`crate::session::StackSink`]) or a test, and the modules make tables and files of it.
+//! Profiles of call stacks: which code the threads ran when an event was sampled. Pure, except for
+//! the files: a [`StackProfile`] comes from a session
+//! ([`crate::session::StackSink`]) or a test, and the modules write it as tables and files.
 
 mod diff;
 #[cfg(feature = "cli")]

@@ -22,7 +22,7 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// What it is called: the function, else `[FILE]` after the file's name, else `[unknown]`. Bytes that are no text are escaped.
+    /// Its name: the function, else `[FILE]` after the file's name, else `[unknown]`. Bytes that are no text are escaped.
     #[must_use]
     pub fn name(&self) -> String {
         match &self.function {

@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 use super::profile::{At, Builder, Frame, Row, StackProfile, Thread};
 use scxprof_trace::{Event, Name, StackFrame, StackId, Trace, TraceEvent, TraceWhat};
 
-/// What samples of a profiler are called.
+/// The name of samples of a profiler.
 const SAMPLES: &str = "perf_sample";
 /// Different pairs of a thread and a stack, and samples that are kept one by one.
 const MAX_ROWS: usize = 1 << 21;

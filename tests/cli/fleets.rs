@@ -149,10 +149,10 @@ fn what_cannot_be_merged_is_refused_in_one_sentence() {
         assert!(said.lines().count() == 1 && said.contains(sentence) && said.contains(name), "{name}: {said}");
         assert!(!out.exists(), "{name}");
     };
-    refuse("empty.parquet", b"", "no file of evidence, or damaged");
-    refuse("foreign.parquet", b"{\"a\": 1}", "no file of evidence, or damaged");
+    refuse("empty.parquet", b"", "not a file of evidence, or damaged");
+    refuse("foreign.parquet", b"{\"a\": 1}", "not a file of evidence, or damaged");
     for at in [bytes.len() / 3, bytes.len() / 2, bytes.len() - 1] {
-        refuse("cut.parquet", &bytes[..at], "no file of evidence, or damaged");
+        refuse("cut.parquet", &bytes[..at], "not a file of evidence, or damaged");
     }
     // Tables of another kind.
     let tables = directory.path().join("tables");
@@ -206,7 +206,7 @@ fn what_a_footer_claims_takes_no_memory() {
         [&[0x15, 2, 0x19, 0xfc, 0xc0, 0x9a, 0x0c][..], &[0x35, 0, 0x18, 0, 0x15, 2, 0].repeat(200_000), &[0]].concat(),
     ];
     for footer in footers {
-        // Also with so many bytes behind it that the list could have a byte for each element.
+        // Also with enough bytes behind it for the list to have a byte for each element.
         for more in [0, 8 << 20] {
             let len = footer.len() + more;
             let bytes = [b"PAR1", &footer[..], &vec![0; more], &(len as u32).to_le_bytes(), b"PAR1"].concat();
@@ -286,7 +286,7 @@ fn a_signal_ends_merging_and_leaves_no_part_of_a_file() {
         let to = tempfile::tempdir().unwrap();
         let mut child = start(to.path());
         std::thread::sleep(whole * at / TRIES);
-        // One, two of a kind, and the one that nobody can handle.
+        // One, two of a kind, and the one that no program can handle.
         let signals = [&[libc::SIGTERM][..], &[libc::SIGINT, libc::SIGINT], &[libc::SIGKILL]][at as usize % 3];
         for &signal in signals {
             // SAFETY: a signal to a child that was not waited for.

@@ -351,7 +351,7 @@ fn a_source_that_takes_each_event_is_not_to_sample_more_often() {
     }
 }
 
-/// A pseudo-terminal of so many columns: its end for us, and the one for a program.
+/// A pseudo-terminal of this number of columns: its end for us, and the one for a program.
 fn terminal(columns: u16) -> (OwnedFd, OwnedFd) {
     let (mut ours, mut its) = (-1, -1);
     let size = libc::winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };

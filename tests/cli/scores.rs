@@ -219,7 +219,7 @@ fn subcells_that_fit_the_caches_are_better_than_those_that_do_not() {
     assert!(two_known[1] > 0.99, "{two_known:?}");
     // The catch-all is a place of its own.
     assert!(three_known[0] > 0.99 && two_known[0] > 0.99, "{three_known:?} {two_known:?}");
-    // Nobody knows the order, and the catch-all keeps nobody together; with one cache, too.
+    // The order is unknown, and the catch-all keeps no threads together; with one cache, too.
     let (random, of_random) = score(&[]);
     assert_eq!((&random["llcs"], &random["order"]), (&2.into(), &"random".into()));
     // Each group is in the middle every second time, and on both caches then.

@@ -15,7 +15,7 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Runs it where a terminal has so many columns, or where there is none.
+/// Runs it with a terminal of this number of columns, or without one.
 fn shown(directory: &Path, arguments: &[&str], columns: Option<usize>) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_scxprof"));
     command.current_dir(directory).args(arguments).env_remove("COLUMNS");

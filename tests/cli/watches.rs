@@ -75,7 +75,7 @@ fn a_watch_writes_a_configuration_and_goes_on_after_a_restart() {
     let Some(workload) = Workload::start(TEST) else { return };
     let socket = UnixDatagram::bind(at("notify")).unwrap();
     let (told, notified) = std::sync::mpsc::channel();
-    // What nobody reads fills the socket, and the watch would wait for systemd.
+    // Unread messages fill the socket, and the watch would wait for systemd.
     std::thread::spawn(move || {
         let mut buffer = [0; 4096];
         while let Ok(bytes) = socket.recv(&mut buffer) {
@@ -146,7 +146,7 @@ fn a_watch_writes_a_configuration_and_goes_on_after_a_restart() {
     let merged =
         Command::new(SCXPROF).args(["merge", &path("evidence.parquet"), "--target-cpus", "64"]).output().unwrap();
     assert!(String::from_utf8_lossy(&merged.stdout).contains("pool-"), "{}", String::from_utf8_lossy(&merged.stderr));
-    // A state that nobody wrote is refused.
+    // A state that no watch wrote is refused.
     fs::write(at("state/state.json"), "{").unwrap();
     let damaged = refusal(&["-o", &path("cells.json"), "--state", &path("state")]);
     assert!(damaged.contains("state.json: it is damaged"), "{damaged}");
@@ -301,7 +301,7 @@ fn neither_a_full_socket_nor_a_full_disk_stops_a_watch() {
     assert_eq!(notes, 1, "{said}");
     assert_eq!(metric(&at("prom"), "failed_writes_total"), Some(2.0));
     assert_eq!(metric(&at("prom"), "intervals_total"), Some(2.0));
-    // Nor does what nobody reads of its messages.
+    // Nor do its messages that no process reads.
     let (unread, full) = std::io::pipe().unwrap();
     let mut filling =
         Command::new("timeout").args(["0.2", "cat", "/dev/zero"]).stdout(full.try_clone().unwrap()).spawn().unwrap();

@@ -205,7 +205,7 @@ fn private_memory_joins_nobody() {
     assert!(ok, "private memory was joined");
 }
 
-/// Three pairs of threads that pass records through a ring of so many pages each, in a tenth of their samples, as the timer
+/// Three pairs of threads that pass records through a ring of this number of pages each, in a tenth of their samples, as the timer
 /// source sees them: a sample finds `run` lines beside each other.
 fn rings(pages: u64, run: u64, records: u64, seed: u64) -> Vec<Sample> {
     let mut rng = Rng::new(seed);
@@ -278,7 +278,7 @@ fn more_samples_never_make_it_worse() {
 /// A thread's accesses to shared memory in one round of its work.
 type Round<'a> = &'a dyn Fn(u32, &mut Rng) -> Vec<(u64, Access)>;
 
-/// Threads that do rounds of shared work among accesses to 16 pages of their own, of which each round has so many.
+/// Threads that do rounds of shared work among accesses to 16 private pages; each round has this number of accesses.
 fn rounds(threads: u32, samples: u64, own: u64, round: Round<'_>, seed: u64) -> Sharing {
     let mut rng = Rng::new(seed);
     let mut sharing = Sharing::new(Sharing::BUDGET / 8);

@@ -231,7 +231,7 @@ fn what_cannot_be_answered_says_why_and_what_to_do() {
         ("topology", json!({ "time_limit_s": 1_000_000 }), "invalid_arguments"),
         ("topology", json!({ "cursor": "999999:0:/cpus" }), "cursor_expired"),
         ("topology", json!({ "cursor": "x" }), "invalid_arguments"),
-        // The file may be another by now.
+        // The file may be another one meanwhile.
         (
             "diff",
             json!({ "before": "cells.json", "after": "cells.json", "cursor": "999999:0:/cells" }),

@@ -48,7 +48,7 @@ fn check(path: &Path, code: i32, text: &str) {
     assert!(said.len() < 4000, "it says {} bytes", said.len());
 }
 
-/// An archive of entries with a header and contents of so many bytes of a kind.
+/// An archive of entries with a header and contents of these sizes, of a kind.
 fn archive(path: &Path, entries: &[(&str, tar::EntryType, &[u8], u64)]) {
     let mut builder = tar::Builder::new(GzEncoder::new(File::create(path).unwrap(), Compression::fast()));
     for &(name, kind, pattern, size) in entries {
@@ -335,7 +335,7 @@ fn nothing_of_a_file_reaches_the_terminal_as_it_is() {
         assert_clean(&output, r"note: x\x1b]0;t\x07");
         assert!(String::from_utf8_lossy(&output.stdout).contains(r"\u009b2J\u007f\u202e"), "the name of the cell");
     }
-    // A selection that lists what there is, and arguments.
+    // A selection that lists the existing values, and arguments.
     assert_clean(&bounded(&["extract", "-f", path, "--comm", "none", "--cgroup", NASTY]), r"x\x1b]0;t\x07");
     assert_clean(&bounded(&["extract", path, NASTY]), r"unexpected argument 'x");
     assert_clean(&bounded(&["extract", "-f", NASTY]), r"x\x1b]0;t\x07");

@@ -348,7 +348,7 @@ fn scheduling_counts_for_the_hint_of_its_time() {
     parts(["all/seven", "all/zero"], &lines("hinted.out/perf.sched.jsonl", "cells", ""));
     let of = |lines: Vec<(String, u64, u64)>| lines.into_iter().map(|it| it.0).collect::<Vec<_>>();
     assert_eq!(
-        of(lines("unhinted.tar.gz", "cells", "note: --config: the configuration asks for task hints")),
+        of(lines("unhinted.tar.gz", "cells", "note: --config: the configuration matches task hints")),
         ["all/zero"]
     );
     assert_eq!(of(lines("unhinted.tar.gz", "layers", "")), ["seven or rest"]);

@@ -242,7 +242,7 @@ fn adopts_what_a_killed_replay_leaves() {
     kill(if killed == "first" { first } else { running.child.id() }, libc::SIGKILL);
     let mut adopted = Vec::new();
     until("the end of all children", || loop {
-        // SAFETY: waits for children of ours, of which no status is wanted.
+        // SAFETY: waits for children of ours, without their status.
         match unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) } {
             0 => return false,
             -1 => return true,

@@ -118,7 +118,7 @@ fn the_replay_is_as_the_recording() {
 
     let (before, after) = (communities(&original, dir.path()), communities(&again, dir.path()));
     let label = |of: &BTreeMap<String, String>, name: &str, alone: usize| -> u32 {
-        // Threads that share with nobody are each alone.
+        // Threads that share with no other thread are each alone.
         let places: Vec<&String> = of.values().collect();
         of.get(name).map_or(1000 + alone as u32, |place| places.iter().position(|it| *it == place).unwrap() as u32)
     };

@@ -20,7 +20,7 @@ use scxprof::testing::sampler::attr::Features;
 use scxprof::testing::sampler::tee::Tee;
 use scxprof::testing::sampler::{Batch, Hardware, Running, Sampler, SamplerOptions, Target};
 
-/// One in so many faults may have no sample: on Linux 6.18 it is about one in 500,000 (tests/soak). A count that is added twice, or
+/// One in this number of faults may have no sample: on Linux 6.18 it is about one in 500,000 (tests/soak). A count that is added twice, or
 /// not at all, is most of them.
 const UNSAMPLED: u64 = 100;
 /// The time after which a test gives up.

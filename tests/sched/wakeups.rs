@@ -19,7 +19,7 @@ const SIZE: usize = 3;
 const TIME: Duration = Duration::from_millis(2500);
 const PASSES: u64 = 2000;
 
-/// The program: each group passes a byte around, the lone threads sleep and wake nobody.
+/// The program: each group passes a byte around, the lone threads sleep and wake no thread.
 pub fn rings() {
     static PASSED: [AtomicU64; GROUPS.len()] = [const { AtomicU64::new(0) }; GROUPS.len()];
     let end = Instant::now() + TIME;
@@ -138,7 +138,7 @@ const EXAMPLE: [&[&str]; 4] = [
     &["pool-1", "pool-2", "pool-3", "pool-4"],
     &["webserver1", "webserver2"],
 ];
-/// Its threads that wake nobody; the last two share memory.
+/// Its threads that wake no thread; the last two share memory.
 const ALONE: [&str; 4] = ["web", "loner", "left", "right"];
 
 #[test]

@@ -23,7 +23,7 @@ use scxprof::testing::cluster::Sharing;
 /// Last-level caches of the host, and lines of each: the threads of some workloads fit, those of others do not.
 const CACHES: usize = 2;
 const CAPACITY: usize = 32_768;
-/// One access in so many is a sample: about 400 of each thread.
+/// One access in this number is a sample: about 400 of each thread.
 const PERIOD: usize = 20;
 /// Configurations of each workload among the pooled points.
 const POOLED: usize = 5;
@@ -108,7 +108,7 @@ impl Run {
         self.sampled.avoided(&of.labels, &Layout::new(&groups, CACHES as u32)).score()
     }
 
-    /// Random configurations, each laid over the caches so many times for the model.
+    /// Random configurations, each laid over the caches this number of times for the model.
     fn points(&self, workload: usize, count: usize, places: usize) -> Vec<Point> {
         let mut rng = Rng(1000 + workload as u64);
         let threads = self.truth.len();
@@ -158,7 +158,7 @@ fn spearman(points: &[Point], score: fn(&Point) -> f64) -> f64 {
     product(&a, &b) / (product(&a, &a) * product(&b, &b)).sqrt()
 }
 
-/// So many points of each workload; each CPU computes those of the next one.
+/// The number of points of each workload; each CPU computes those of the next one.
 fn points(count: usize, places: usize) -> Vec<Vec<Point>> {
     let workloads = workloads::all();
     let next = AtomicUsize::new(0);

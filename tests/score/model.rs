@@ -96,7 +96,7 @@ pub struct Caches {
 }
 
 impl Caches {
-    /// Up to 8 empty caches, for a memory of so many lines.
+    /// Up to 8 empty caches, for a memory of this number of lines.
     pub fn new(caches: usize, capacity: usize, lines: usize) -> Self {
         Self { lines: vec![Line::default(); lines], each: vec![Lru::new(lines); caches], capacity }
     }

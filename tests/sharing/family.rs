@@ -24,7 +24,7 @@ pub fn run_until_enough(programs: &[&[Thread]], options: &[&str]) -> Result<Deci
     run_until(ENOUGH, programs, options)
 }
 
-/// The same, with so many samples of each thread.
+/// The same, with this number of samples of each thread.
 pub fn run_until(enough: f64, programs: &[&[Thread]], options: &[&str]) -> Result<Decision, String> {
     let scxprof = Scxprof { binary: env!("CARGO_BIN_EXE_scxprof").into() };
     let options = [&["--freq", FREQ], options].concat();

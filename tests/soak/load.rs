@@ -116,7 +116,7 @@ fn mappings(directory: &Path) -> Part {
         let path = directory.join(format!("mapped-{round}"));
         let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
         file.set_len(16 * PAGE as u64).unwrap();
-        // SAFETY: nobody else knows the file.
+        // SAFETY: no other process knows the file.
         let mut map = unsafe { MmapMut::map_mut(&file) }.unwrap();
         fs::remove_file(path).unwrap();
         map.iter_mut().step_by(PAGE).for_each(|byte| *byte = 1);

@@ -41,10 +41,10 @@ const THREADS: u64 = 2;
 const COUNTED: f64 = 0.9;
 /// The same where a CPU comes back every two seconds: scxprof looks once a second whether there are new ones.
 const COUNTED_OF_NEW_CPUS: f64 = 0.5;
-/// One in so many faults may have no sample, nor a loss that the kernel reports (`unsampled` in src/sampler/loss.rs). On Linux 6.18 it
-/// was one in 500,000, and once, for an unknown reason, one in 400.
+/// One in this number of faults may have no sample, nor a loss that the kernel reports (`unsampled` in src/sampler/loss.rs). On
+/// Linux 6.18 it was one in 500,000, and once, for an unknown reason, one in 400.
 const UNSAMPLED: u64 = 100;
-/// One in so many events may be neither read nor lost.
+/// One in this number of events may be neither read nor lost.
 const UNACCOUNTED: u64 = 1000;
 
 /// `--memory` of the runs, MiB: little, so that the tables reach their bounds soon.

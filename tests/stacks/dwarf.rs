@@ -165,7 +165,7 @@ fn programs_that_ended_and_those_of_containers_are_unwound() {
     let Some((same, all)) = with_callers(test, dir.path(), &["--", "sh", "-c", &many], 7, is_bottom) else { return };
     assert!(all > 30 && same * 100 >= all * 97, "of programs that ended: {same} of {all}");
 
-    // A file that nobody else sees, in a file system of its own.
+    // A file that no other process sees, in a separate file system.
     let Some(program) = build(test, dir.path(), "contained", &["-static"]) else { return };
     let jail = dir.path().join("jail");
     std::fs::create_dir(&jail).unwrap();

@@ -159,7 +159,7 @@ fn a_stack_is_as_deep_as_the_program() {
 }
 
 /// Programs that are started one after another come to about 5 s; with SCXPROF_STORM_SAMPLES=N (`make test-stacks-long`) captures
-/// follow each other until there are so many samples of them.
+/// follow each other until there is this number of samples of them.
 #[test]
 fn no_sample_belongs_to_another_program() {
     let test = "no_sample_belongs_to_another_program";

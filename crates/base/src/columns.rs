@@ -8,7 +8,7 @@ const GAP: usize = 2;
 const LEAST_NAME: [u8; 2] = [16, 10];
 /// The least that is left of a name where nothing can be left out.
 const TINY_NAME: usize = 4;
-/// What stands for the rest of a name.
+/// The mark that replaces the rest of a name.
 const CUT: &str = "..";
 
 /// Columns of equal width: the first to the left, the others to the right, but text at the end to the left.
@@ -56,7 +56,7 @@ impl Column {
         Self { rank, is_name: true, least: None }
     }
 
-    /// The same of names that are not cut to less than so many characters, if a column can be left out instead.
+    /// The same for names that are not cut to less than this number of characters, if a column can be left out instead.
     #[must_use]
     pub const fn at_least(self, least: u8) -> Self {
         Self { least: Some(least), ..self }
@@ -97,7 +97,7 @@ pub fn fitted<R: AsRef<[String]>>(rows: &[R], columns: &[Column], width: Option<
     text
 }
 
-/// Text of several lines, of which none is longer than `width`: they are divided between words, a word only if it is longer.
+/// Text in lines of at most `width`: lines are broken between words, and within a word only if it is longer.
 /// Further lines are indented as the first, and by two more.
 #[must_use]
 pub fn wrapped(text: &str, width: Option<usize>) -> String {
@@ -254,7 +254,7 @@ fn widths<R: AsRef<[String]>>(rows: &[R], columns: &[Column], width: usize) -> V
     }
 }
 
-/// A name of at most so many characters. Of a path the end stays, of others the beginning, and no number stays in part.
+/// A name of at most this number of characters. A path keeps its end, other names their beginning, and no number is cut.
 fn cut(name: &str, room: usize) -> String {
     let all: Vec<char> = name.chars().collect();
     if all.len() <= room {

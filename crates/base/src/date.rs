@@ -1,6 +1,6 @@
 //! Dates of the Gregorian calendar, in UTC.
 
-/// Year, month and day of so many days since 1970: 400 years have 146,097 days; years begin in March here, so that the leap day
+/// Year, month and day from the number of days since 1970: 400 years have 146,097 days; years begin in March here, so that the leap day
 /// is their last (Howard Hinnant, "chrono-compatible low-level date algorithms"). Of no more than some millions of years.
 #[must_use]
 pub fn of_days(days: u64) -> (u64, u64, u64) {

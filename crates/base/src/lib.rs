@@ -1,4 +1,4 @@
-//! The words that all parts of scxprof have in common: the types of samples, accesses and scheduling events, bounded maps, the
+//! The types that all parts of scxprof have in common: samples, accesses and scheduling events, bounded maps, the
 //! sizes of tables, lists of CPUs, dates, paths of source files, and text: in columns, and safe for a terminal.
 //!
 //! It reads nothing and knows no other crate of scxprof.

@@ -155,7 +155,7 @@ impl Elf {
     }
 }
 
-/// Writes what `from` gives to `copy` from `at` on; returns where it ends. `None` if it cannot be read, or goes beyond `last`.
+/// Writes the bytes of `from` to `copy` from `at` on; returns their end. `None` if they cannot be read, or go beyond `last`.
 fn write(from: &mut impl Read, copy: &File, mut at: u64, last: u64) -> Option<u64> {
     let mut buffer = vec![0; PIECE];
     loop {

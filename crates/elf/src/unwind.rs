@@ -246,7 +246,7 @@ fn rule_of_row<'a, S: UnwindSection<Slice<'a>>>(
     };
     let mut saved = Vec::new();
     for (register, rule) in row.registers() {
-        // Vector registers and the like are of no use.
+        // Vector registers and others are not needed.
         let Some(register) = number(*register) else { continue };
         let rule = match rule {
             RegisterRule::SameValue => Saved::Same,

@@ -43,7 +43,7 @@ impl<'a> Cursor<'a> {
         Some(())
     }
 
-    /// A length, then so many bytes with NULs at their end.
+    /// A length, then this number of bytes with NULs at their end.
     pub fn string(&mut self) -> Option<&'a [u8]> {
         let len = self.u32()? as usize;
         let (taken, rest) = self.bytes.split_at_checked(len)?;
@@ -52,7 +52,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Passes the events of `HEADER_EVENT_DESC` to `event`: their names and ids, as far as they are complete.
+/// Passes the events of `HEADER_EVENT_DESC` to `event`: their names and ids, while they are complete.
 pub fn event_desc(bytes: &[u8], swapped: bool, mut event: impl FnMut(&[u8], Ids<'_>)) {
     let mut cursor = Cursor { bytes, swapped };
     let (Some(count), Some(attr_size)) = (cursor.u32(), cursor.u32()) else { return };

@@ -30,7 +30,7 @@ impl<W: Write + Seek> PerfDataWriter<W> {
     /// Writes all that precedes the records of `events`.
     ///
     /// # Errors
-    /// Those of the writer.
+    /// The errors of the writer.
     pub fn new(mut out: W, mut events: Vec<EventDesc>) -> io::Result<Self> {
         let size = events.iter().map(|event| format::attr_size(&event.attr)).max().unwrap_or(64);
         for EventDesc { attr, .. } in &mut events {
@@ -65,7 +65,7 @@ impl<W: Write + Seek> PerfDataWriter<W> {
     /// Writes whole records.
     ///
     /// # Errors
-    /// Those of the writer.
+    /// The errors of the writer.
     pub fn write(&mut self, records: &[u8]) -> io::Result<()> {
         self.out.write_all(records)?;
         self.data_size += records.len() as u64;
@@ -75,7 +75,7 @@ impl<W: Write + Seek> PerfDataWriter<W> {
     /// Writes the sections, at most one per bit, and the final header; returns the writer.
     ///
     /// # Errors
-    /// Those of the writer.
+    /// The errors of the writer.
     pub fn finish(mut self, mut sections: Vec<(u8, Vec<u8>)>) -> io::Result<W> {
         sections.push((feature::EVENT_DESC, self.event_desc()));
         sections.sort_by_key(|(bit, _)| *bit);

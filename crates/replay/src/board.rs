@@ -52,7 +52,7 @@ impl Histogram {
     }
 }
 
-/// What all share.
+/// The part that all threads share.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Head {
@@ -76,13 +76,13 @@ pub(super) struct Head {
     pub begin: AtomicU64,
 }
 
-/// What a mock thread shares.
+/// The shared part of a mock thread.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Slot {
     /// Wakeups that others gave it. Each ends one of its waits, in their order.
     pub wakeups: AtomicU32,
-    /// What the thread waits on; it changes where a wakeup must not find it asleep later.
+    /// The futex on which the thread waits; its value changes if a later wakeup must not find it asleep.
     pub word: AtomicU32,
     /// Waits that it has come to: what threads wait on that are to wake it.
     pub arrived: AtomicU32,
@@ -125,7 +125,7 @@ pub(super) struct Arena {
 }
 
 impl Arena {
-    /// Of so many bytes, which take memory when they are touched.
+    /// Of this number of bytes, which take memory when they are touched.
     pub fn new(bytes: u64) -> io::Result<Self> {
         if bytes == 0 {
             return Ok(Self { map: None });
@@ -159,7 +159,7 @@ pub struct Board {
 const _: () = assert!(size_of::<Head>() <= 64 && align_of::<Slot>() <= 64);
 
 impl Board {
-    /// For so many threads.
+    /// For this number of threads.
     ///
     /// # Errors
     /// There is no memory.
@@ -185,7 +185,7 @@ impl Board {
         Some(unsafe { &*self.map.as_mut_ptr().add(64).cast::<Slot>().add(thread as usize) })
     }
 
-    /// What the thread did so far.
+    /// The results of the thread so far.
     #[must_use]
     pub fn results(&self, thread: u32) -> Option<Results> {
         let slot = self.slot(thread)?;
@@ -207,7 +207,7 @@ impl Board {
     }
 }
 
-/// What a mock thread did. Times in ns.
+/// The results of a mock thread. Times in ns.
 #[derive(Debug, Clone, Default)]
 pub struct Results {
     /// Its thread id on this host; 0 if it was never made.

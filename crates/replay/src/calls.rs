@@ -14,7 +14,7 @@ pub(super) fn interrupted() -> bool {
 
 /// Ends the calling thread; the last one ends its process.
 pub(super) fn exit_thread() -> ! {
-    // SAFETY: the thread's stack is not used any more, and nobody joins it.
+    // SAFETY: the thread's stack is not used any more, and no thread joins it.
     unsafe { libc::syscall(libc::SYS_exit, 0) };
     // SAFETY: never reached.
     unsafe { libc::_exit(0) }
@@ -46,7 +46,7 @@ pub(super) fn wait(word: &AtomicU32, value: u32) -> bool {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, value, no_limit) == 0 }
 }
 
-/// The same, for at most so many ns.
+/// The same, for at most this number of ns.
 pub(super) fn wait_for(word: &AtomicU32, value: u32, ns: u64) {
     let limit = timespec(ns);
     // SAFETY: futex(2) on a word that lives in a shared mapping; the kernel reads the time limit, which is relative.
@@ -96,7 +96,7 @@ pub(super) fn this_cpu() -> c_int {
 /// Voluntary switches, involuntary ones, and ns runnable without a CPU, of the calling thread.
 pub(super) fn usage(schedstat: &CStr) -> [u64; 3] {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the kernel writes the structure, of which all zero is a value.
+    // SAFETY: the kernel writes the structure; all zero is a valid value of it.
     let usage = unsafe {
         libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
         usage.assume_init()

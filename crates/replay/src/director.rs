@@ -28,7 +28,7 @@ fn system(what: &'static str) -> impl FnOnce(io::Error) -> ReplayError {
     move |source| ReplayError::System { what, source }
 }
 
-/// What a replay did.
+/// The result of a replay.
 #[derive(Debug, Clone, Default)]
 pub struct Played {
     /// When it began, CLOCK_MONOTONIC, ns.
@@ -37,7 +37,7 @@ pub struct Played {
     pub end: u64,
     /// Processes that could not go into their cgroup, and stayed where they were made.
     pub astray: u32,
-    /// What each thread of the script did.
+    /// The results of each thread of the script.
     pub threads: Vec<Results>,
     /// It was stopped before its end.
     pub is_stopped: bool,
@@ -50,11 +50,11 @@ pub type Count = Box<dyn Fn() -> Option<u64>>;
 
 /// Runs scripts.
 pub struct Director<'a> {
-    /// What is run.
+    /// The script that is run.
     pub script: &'a Script,
     /// The CPUs that may be used; all that this process may use if empty.
     pub cpus: &'a [u32],
-    /// What memory the threads touch, if they are to touch any.
+    /// The memory that the threads touch, if any.
     pub memory: Option<&'a Memory>,
     /// CPUs of each thread, if they are not those of all.
     pub layout: Option<&'a Layout>,
@@ -65,7 +65,7 @@ pub struct Director<'a> {
     pub ready: Option<&'a dyn Fn() -> Result<(), ReplayError>>,
     /// The cgroups of the script on this host, if there are to be any.
     pub groups: Option<&'a Groups>,
-    /// What ends the mock processes if this process is killed; without, it starts one.
+    /// The guard that ends the mock processes if this process is killed; without one, it starts one.
     pub guard: Option<&'a Guard>,
     /// What is counted meanwhile: it is called with the first mock process before that makes the others, and begins to count in all
     /// of them. `None` if this host cannot count it.
@@ -311,7 +311,7 @@ impl Drop for Family<'_> {
         }
         // It has waited for the others, as they are its children at the end.
         for pid in [self.first, -self.first] {
-            // SAFETY: waits for children of ours, of which no status is wanted.
+            // SAFETY: waits for children of ours, without their status.
             while unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) } >= 0 || interrupted() {}
         }
     }
@@ -321,7 +321,7 @@ impl Drop for Family<'_> {
 fn has_ended(pid: i32) -> bool {
     let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
     let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-    // SAFETY: the kernel writes the structure, of which all zero is a value; si_pid is 0 if the child has not ended.
+    // SAFETY: the kernel writes the structure; all zero is a valid value of it; si_pid is 0 if the child has not ended.
     unsafe {
         libc::waitid(libc::P_PID, pid as libc::id_t, info.as_mut_ptr(), options) == 0
             && info.assume_init().si_pid() != 0

@@ -75,7 +75,7 @@ impl Drop for Guard {
     /// Waits until the guard has removed everything.
     fn drop(&mut self) {
         drop(self.alive.take());
-        // SAFETY: waits for a child of ours, of which no status is wanted.
+        // SAFETY: waits for a child of ours, without its status.
         while unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), 0) } < 0 && interrupted() {}
     }
 }

@@ -94,7 +94,7 @@ pub fn knows_all<S: BuildHasher>(user: &HashSet<u32, S>) -> bool {
     user.contains(&INIT)
 }
 
-/// True if the thread is the kernel's. `user` are the processes that map memory, of which there are some.
+/// True if the thread is the kernel's. `user` are the processes that map memory; it is not empty.
 pub(super) fn is_kernel(thread: &Planned, pid: u32, plan: &Plan, user: &FxHashSet<u32>) -> bool {
     if user.contains(&pid) {
         return false;

@@ -1,11 +1,11 @@
 //! Runs the scheduling of a recording again by mock threads.
 //!
-//! [`Planner`] makes a [`Plan`] of the events of a recording: what each thread did, step by step. [`select`] takes the part that is to
+//! [`Planner`] makes a [`Plan`] of the events of a recording: the steps of each thread. [`select`] takes the part that is to
 //! be replayed, and scales its times: the [`Script`]. Both are pure up to there. [`Director`] runs it: a process for each process and
 //! a thread for each thread, which works, sleeps, wakes, forks and ends as the script says. [`Guard`] removes what was made, whatever
 //! ends the replay.
 //!
-//! Not without unsafe code: a mock process may only make plain system calls after fork(2) (`mock`, `calls`, `director`, `guard`), and
+//! The crate needs unsafe code: a mock process may only make plain system calls after fork(2) (`mock`, `calls`, `director`, `guard`), and
 //! all of them share memory (`board`).
 
 mod board;

@@ -1,4 +1,4 @@
-//! What memory the recorded threads touched: how much of it, with whom, and how much of that was written.
+//! The memory that the recorded threads touched: its size, the threads that share it, and the part of writes.
 
 use std::collections::BTreeMap;
 
@@ -53,7 +53,7 @@ fn page_of(memory: &MemoryId) -> (u64, u64) {
     }
 }
 
-/// Of pages that are counted, as many zeros are at the end of this.
+/// The sampling of pages: a page is counted if its hash ends with this number of zeros.
 fn hash(page: (u64, u64)) -> u64 {
     let mixed = (page.0 ^ page.1.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed ^ (mixed >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93) >> 20
@@ -92,20 +92,20 @@ pub struct Buffer {
     pub offset: u64,
     /// Bytes; 0 if there is none.
     pub bytes: u64,
-    /// Of 256 accesses so many write.
+    /// How many of 256 accesses write.
     pub writes: u32,
 }
 
 /// The memory that a mock thread touches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MockMemory {
-    /// What it shares with its community.
+    /// The buffer that it shares with its community.
     pub shared: Buffer,
-    /// What it has for itself.
+    /// Its private buffer.
     pub private: Buffer,
-    /// Of 256 accesses so many are to the shared buffer.
+    /// How many of 256 accesses are to the shared buffer.
     pub to_shared: u32,
-    /// Of 256 units of work so many are accesses: 256 for the thread that has the most samples of accesses in its CPU time.
+    /// How many of 256 units of work are accesses: 256 for the thread that has the most samples of accesses in its CPU time.
     pub rate: u32,
 }
 
@@ -122,12 +122,12 @@ pub struct Memory {
     pub divided_by: u64,
 }
 
-/// The number of pages, of which `seen` were, `once` of them in one sample and `twice` in two (Chao 1984, bias-corrected).
+/// The estimated number of pages, if `seen` were sampled, `once` of them in one sample and `twice` in two (Chao 1984, bias-corrected).
 fn estimate(seen: f64, once: f64, twice: f64) -> f64 {
     seen + once * (once - 1.0).max(0.0) / (2.0 * (twice + 1.0))
 }
 
-/// The pages of a buffer as far as they were seen.
+/// The pages of a buffer that were sampled.
 #[derive(Debug, Clone, Copy, Default)]
 struct Seen {
     /// In samples of at least two accesses.

@@ -18,7 +18,7 @@ use super::worker::Worker;
 
 /// Bytes of a mock thread's stack.
 const STACK: usize = 64 << 10;
-/// A mock thread works at most so many ns before it looks at its clock again.
+/// A mock thread works at most this number of ns before it reads its clock again.
 const PIECE: u64 = 200_000;
 /// The same for a thread that is to wake another one which does not sleep yet.
 const SHORT_PIECE: u64 = 20_000;
@@ -40,7 +40,7 @@ const NEGLIGIBLE: u64 = 200;
 pub(super) struct Stage<'a> {
     pub script: &'a Script,
     pub board: &'a Board,
-    /// What each thread begins with.
+    /// The start data of each thread.
     pub starts: Vec<Start<'a>>,
     /// `cgroup.procs` of each cgroup of the script; empty without cgroups.
     pub cgroups: Vec<CString>,
@@ -90,7 +90,7 @@ impl<'a> Stage<'a> {
         };
         let head = self.board.head();
         loop {
-            // SAFETY: waits for children of ours, of which no status is wanted.
+            // SAFETY: waits for children of ours, without their status.
             let found = unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) };
             match found {
                 0 => {
@@ -165,7 +165,7 @@ impl<'a> Stage<'a> {
         if let Some(name) = self.script.names.get(mock.name as usize) {
             set_name(name);
         }
-        // Its maker's is inherited. Refused without CAP_SYS_NICE where it is lower than that; the replay goes on without.
+        // The parent's value is inherited. A lower one needs CAP_SYS_NICE; without it the replay goes on with the parent's value.
         // SAFETY: asks for and changes the nice value of the calling thread.
         unsafe {
             if libc::getpriority(libc::PRIO_PROCESS, 0) != c_int::from(mock.nice) {
@@ -330,7 +330,7 @@ impl<'a> Player<'a> {
         false
     }
 
-    /// Wakes a thread. In the recording it slept; where it does not yet, this waits as long as this thread has other things to do.
+    /// Wakes a thread. In the recording it slept; if it does not sleep yet, the wakeup is delayed while this thread has other work.
     fn wake(&mut self, wakeup: Wakeup) {
         let Some(slot) = self.stage.board.slot(wakeup.thread) else { return };
         // It slept again in between.
@@ -347,8 +347,8 @@ impl<'a> Player<'a> {
         slot.give();
     }
 
-    /// Wakes the threads that sleep by now; with `all` the others too. Then, if the two wait for each other, the one that came first
-    /// sleeps: so it was in the recording, where it was the other one.
+    /// Wakes the threads that sleep now; with `all` the others too. Then, if the two wait for each other, the one that came first
+    /// sleeps. In the recording one of the two slept as well, but it was the other one.
     fn wake_pending(&mut self, all: bool) {
         let mut left = 0;
         for at in 0..self.pending_count {
@@ -434,7 +434,7 @@ impl<'a> Player<'a> {
         self.moved();
     }
 
-    /// Does so many units of work, however long it takes.
+    /// Does this number of units of work, however long it takes.
     fn run_amount(&mut self, units: u64) {
         let mut left = units;
         while left > 0 {
@@ -515,7 +515,7 @@ impl<'a> Player<'a> {
 }
 
 extern "C" fn begin(start: *mut c_void) -> *mut c_void {
-    // SAFETY: `start_thread` passes a `Start` of a stage, both of which are never freed as long as mock processes live: they end
+    // SAFETY: `start_thread` passes a `Start` of a stage; both are never freed as long as mock processes live: they end
     // by _exit, and are ended before the stage in the director.
     let start = unsafe { &*start.cast::<Start<'_>>() };
     // SAFETY: as above.

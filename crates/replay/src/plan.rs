@@ -22,7 +22,7 @@ pub type ThreadNumber = u32;
 /// One thing that a thread did. Times are CLOCK_MONOTONIC of the recorded host, ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// It was on a CPU for so many ns.
+    /// It was on a CPU for this number of ns.
     Run(u64),
     /// It woke a thread.
     Wake {
@@ -37,7 +37,7 @@ pub enum Step {
         until: u64,
         /// us that it slept until then.
         asleep: u32,
-        /// The thread that woke it; `None` for an interrupt, and where it is not known.
+        /// The thread that woke it; `None` for an interrupt, and if it is not known.
         waker: Option<ThreadNumber>,
     },
     /// It made a thread or process.
@@ -48,7 +48,7 @@ pub enum Step {
     Exit,
 }
 
-/// What the recording says about a thread.
+/// The recorded facts about a thread.
 #[derive(Debug, Clone, Default)]
 pub struct Recorded {
     /// ns on CPUs.
@@ -84,9 +84,9 @@ pub struct Planned {
     pub prio: i32,
     /// The thread that made it, and when; `None` if it existed before.
     pub made: Option<(ThreadNumber, u64)>,
-    /// What it did.
+    /// Its recorded steps.
     pub steps: Vec<Step>,
-    /// What is compared with the replay.
+    /// The recorded values to compare with the replay.
     pub recorded: Recorded,
     state: RecordedState,
     /// ns that it was charged with since its last switch.
@@ -125,7 +125,7 @@ enum RecordedState {
     Ended,
 }
 
-/// What all threads did.
+/// The recorded steps of all threads.
 #[derive(Debug, Default)]
 pub struct Plan {
     /// The threads, in order of their first event.
@@ -413,7 +413,7 @@ impl Plan {
         }
     }
 
-    /// What is not known of a thread after a loss: a running one has stopped at an unknown time.
+    /// Forgets the state of a thread after a loss: a running one has stopped at an unknown time.
     fn touched(&mut self, number: ThreadNumber) {
         let (now, is_loss) = (self.now, self.is_loss);
         let Some(thread) = self.get_mut(number) else { return };

@@ -1,4 +1,4 @@
-//! What a replay did, beside what the recording says.
+//! The results of a replay, beside the recorded values.
 
 use serde::Serialize;
 

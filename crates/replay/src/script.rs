@@ -1,4 +1,4 @@
-//! What the mock threads do: the selected part of a plan, with times from the beginning of the replay on.
+//! The script of the mock threads: the selected part of a plan, with times from the beginning of the replay on.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,7 +11,7 @@ use scxprof_base::sample::Comm;
 /// One thing that a mock thread does. Times are ns from the beginning of the replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op {
-    /// Works for so many ns of CPU time.
+    /// Works for this number of ns of CPU time.
     Run(u64),
     /// Wakes a thread.
     Wake {
@@ -58,7 +58,7 @@ pub struct Mock {
     pub is_initial: bool,
     /// The first of its operations in [`Script::ops`], and the one after the last.
     pub ops: (u32, u32),
-    /// What the recording says about it, with its own times.
+    /// The recorded values of it, with recorded times.
     pub recorded: Recorded,
     /// It did something; otherwise it is only there as the main thread of its process.
     pub is_active: bool,
@@ -79,14 +79,14 @@ pub struct MockProcess {
     pub cgroup: Option<u32>,
 }
 
-/// What is left out of a replay, in threads.
+/// The threads that a replay leaves out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 pub struct LeftOut {
     /// Threads of the kernel.
     pub kernel: u64,
     /// Threads of the recorder.
     pub recorder: u64,
-    /// Threads that the selection has not.
+    /// Threads that are not selected.
     pub not_selected: u64,
     /// Threads that did not run.
     pub idle: u64,
@@ -94,7 +94,7 @@ pub struct LeftOut {
     pub realtime: u64,
 }
 
-/// What all mock threads do.
+/// The script of all mock threads.
 #[derive(Debug, Clone, Default)]
 pub struct Script {
     /// The threads.
@@ -128,7 +128,7 @@ pub struct Candidate<'a> {
     pub cgroup: Option<&'a [u8]>,
 }
 
-/// What of a plan is replayed.
+/// The part of a plan that is replayed.
 pub struct Selection<'a> {
     /// True for a thread that is.
     pub is_selected: &'a mut dyn FnMut(&Candidate<'_>) -> bool,
@@ -341,7 +341,7 @@ fn processes(plan: &Plan, kept: &[&Planned], script: &mut Script, names: &mut Na
             });
             script.threads.len() as u32 - 1
         });
-        // The cgroup where it ran most.
+        // The cgroup in which it ran most.
         let mut run_in: BTreeMap<u64, u64> = BTreeMap::new();
         for &number in &numbers {
             let Some(thread) = kept.get(number as usize) else { continue };

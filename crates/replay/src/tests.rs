@@ -1,4 +1,4 @@
-//! Plans of made events, and that no script of any events waits for ever.
+//! Plans of synthetic events; and no script deadlocks, whatever the events.
 
 use proptest::prelude::*;
 use rustc_hash::FxHashSet;
@@ -271,7 +271,7 @@ struct State {
 }
 
 /// Runs the script as mock threads do, but always as if a thread that is to be woken has not come to its wait: the worst order.
-/// Returns the threads that wait for ever.
+/// Returns the threads that wait forever.
 fn stuck(script: &Script) -> Vec<u32> {
     let mut states: Vec<State> = script
         .threads

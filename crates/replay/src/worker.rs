@@ -1,4 +1,4 @@
-//! What mock threads do while they run: arithmetic, and accesses to memory.
+//! The work of mock threads while they run: arithmetic, and accesses to memory.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,7 +8,7 @@ use super::memory::{Buffer, MockMemory};
 /// Accesses in a unit of work.
 const UNIT: u64 = 4;
 
-/// What a thread works with.
+/// The state of a thread's work.
 pub(super) struct Worker<'a> {
     memory: MockMemory,
     shared: &'a [AtomicU64],
@@ -26,7 +26,7 @@ impl<'a> Worker<'a> {
         Self { memory, shared, private, speed, state: 0x2545_f491_4f6c_dd1d }
     }
 
-    /// So many units: some of them accesses, the others arithmetic.
+    /// This number of units: some of them accesses, the others arithmetic.
     pub fn work(&mut self, units: u64) {
         let accesses = units * u64::from(self.memory.rate) / 256;
         let to_shared = accesses * u64::from(self.memory.to_shared) / 256;
@@ -37,7 +37,7 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// Accesses all over the words, of which `writes` in 256 write; returns the next state of the random numbers.
+/// Accesses all over the words, `writes` in 256 of them writes; returns the next state of the random numbers.
 #[inline(never)]
 fn touch(words: &[AtomicU64], writes: u32, accesses: u64, mut state: u64) -> u64 {
     let Some(len) = u64::try_from(words.len()).ok().filter(|&len| len > 0) else { return state };

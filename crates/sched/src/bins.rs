@@ -13,7 +13,7 @@ pub(super) const MAX_BINS: usize = 1280;
 /// Bins that are added at a time.
 const CHUNK: u32 = 64;
 
-/// Each power of two has so many slots of the table, in bits: they are narrower than a bin.
+/// The number of slots of the table for each power of two, in bits: a slot is narrower than a bin.
 const SLOTS: u32 = 6;
 /// The table goes to this power of two, about 5 hours. Up to there the logarithms of two whole numbers differ by more than their
 /// error, so that a bin has one beginning.
@@ -76,7 +76,7 @@ impl Table {
         ns
     }
 
-    /// What stands for the durations of a bin.
+    /// The value that represents the durations of a bin.
     fn value(&self, bin: u32) -> f64 {
         (f64::from(bin) * self.gamma_ln).exp() * (2.0 * GAMMA / (1.0 + GAMMA))
     }
@@ -143,7 +143,7 @@ impl Bins {
         }
     }
 
-    /// What stands for the duration at `rank`, from 0, of `all` durations, of which those in no bin are 0.
+    /// The value that represents the duration at `rank`, from 0, of `all` durations; those in no bin are 0.
     pub(super) fn at(&self, rank: u64, all: u64) -> f64 {
         let zeros = all - self.counts.iter().sum::<u64>().min(all);
         let Some(rank) = rank.checked_sub(zeros) else { return 0.0 };

@@ -167,7 +167,7 @@ impl Facts for Dsqs {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct DsqLine {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// Its id, in hexadecimal.
     pub id: String,
@@ -221,7 +221,7 @@ pub fn lines(dsqs: &Dsqs, window: u64, until: u64) -> Vec<DsqLine> {
     rows.into_iter().map(line).collect()
 }
 
-/// What a DSQ is called: those that the kernel has built in by their names, others by their number (enum `scx_dsq_id_flags` in
+/// The name of a DSQ: the kernel's built-in ones by their names, others by their number (enum `scx_dsq_id_flags` in
 /// include/linux/sched/ext.h).
 #[must_use]
 pub fn name(id: u64) -> String {

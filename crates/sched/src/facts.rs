@@ -1,9 +1,9 @@
-//! What happened, in the words of statistics.
+//! Facts about threads and CPUs, from which statistics are made.
 
 use super::threads::{Home, Slot, Threads, Why};
 use scxprof_base::sample::sched::TaskState;
 
-/// What happened, as far as the events tell. Times are CLOCK_MONOTONIC, ns.
+/// A fact that follows from the events. Times are CLOCK_MONOTONIC, ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fact {
     /// A CPU switched. `None` is the idle task, or a thread beyond the bound.
@@ -96,7 +96,7 @@ pub enum Fact {
         /// The cgroup and the hint that it has now.
         to: Home,
     },
-    /// A thread was charged with so many ns of CPU time.
+    /// A thread was charged with this number of ns of CPU time.
     Charged {
         /// The thread.
         thread: Slot,
@@ -120,7 +120,7 @@ pub enum Fact {
         dsq: u64,
         /// The time.
         time: u64,
-        /// Who put it there.
+        /// Which party put it there.
         by: QueuedBy,
     },
     /// A thread got a CPU from a DSQ.
@@ -157,7 +157,7 @@ pub enum Fact {
         /// When it was said.
         until: u64,
     },
-    /// Events of the CPU are missing, of which no loss was reported.
+    /// Events of the CPU are missing, and no loss was reported for them.
     Missed {
         /// The CPU.
         cpu: u32,
@@ -174,7 +174,7 @@ pub enum Fact {
     },
 }
 
-/// Who put a thread into a dispatch queue.
+/// The party that put a thread into a dispatch queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueuedBy {
     /// The scheduler inserted it.

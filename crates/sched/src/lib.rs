@@ -1,8 +1,8 @@
-//! What the machine does with threads, from the scheduler's own events: pure.
+//! Statistics of what the machine does with threads, from the scheduler's own events. Pure.
 //!
 //! [`Tracker`] follows the state of every thread and CPU through a stream of
 //! [`SchedEvent`](scxprof_base::sample::sched::SchedEvent)s in order of time, from a live capture or a recording, and says what
-//! happened as [`Fact`]s: a thread ran, waited, slept, was woken. [`Stats`] adds them up, [`Wakers`] says who wakes whom.
+//! happened as [`Fact`]s: a thread ran, waited, slept, was woken. [`Stats`] adds them up, [`Wakers`] says which threads wake each other.
 //! [`Windows`] counts the CPU time of categories of threads in windows of time.
 
 #![forbid(unsafe_code)]

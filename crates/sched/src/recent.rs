@@ -27,7 +27,7 @@ pub struct Recent {
 pub struct RecentWindow {
     length: u64,
     stats: Stats,
-    /// Those of which there is something in `stats`, as they were at the end of the window.
+    /// Those with an entry in `stats`, as they were at the end of the window.
     threads: Threads,
     dsqs: Vec<DsqLine>,
 }

@@ -11,7 +11,7 @@ use scxprof_base::sample::{printable, Comm, Task, TaskHint};
 /// Percent of a line's events whose loss is worth a mark.
 pub const MUCH_PERCENT: f64 = 0.1;
 
-/// True if so many losses beside so many events are more than [`MUCH_PERCENT`] of both.
+/// True if these losses beside these events are more than [`MUCH_PERCENT`] of both.
 #[must_use]
 pub fn is_much(losses: u64, events: u64) -> bool {
     losses as f64 * 100.0 > MUCH_PERCENT * (losses as f64 + events as f64)
@@ -158,7 +158,7 @@ pub struct Line {
     pub ended: u64,
     /// Switches to another thread; for CPUs, from a thread.
     pub switches: u64,
-    /// Those that were its own wish: it slept or ended.
+    /// Voluntary ones: it slept or ended.
     pub voluntary: u64,
     /// Those while it wanted to run.
     pub involuntary: u64,
@@ -183,7 +183,7 @@ pub struct Line {
     /// CPU time that the kernel charged, if `sched_stat_runtime` was recorded.
     #[serde(skip_serializing_if = "is_zero")]
     pub charged_ns: u64,
-    /// Switches to it of which no earlier event named it: perf counts each as a wait of 0.
+    /// Switches to it that are its first event: perf counts each as a wait of 0.
     pub first_seen: u64,
     /// Losses of events that touch this line; if there are any, counts are too low and times may be.
     pub losses: u64,
@@ -247,7 +247,7 @@ impl Line {
     }
 }
 
-/// What threads and CPUs are called.
+/// The names of threads and CPUs.
 #[derive(Debug, Clone, Default)]
 pub struct Labels {
     /// Names of processes, by their id.

@@ -56,7 +56,7 @@ pub struct Row {
     pub threads: u64,
     /// Threads of these that have ended.
     pub ended: u64,
-    /// Threads of which it has a part, as they have moved to another cgroup or got another hint: `threads` counts them there.
+    /// Threads that it has in part, because they have moved to another cgroup or got another hint: `threads` counts them there.
     pub parts: u64,
     /// Switches to another thread while it slept or ended: its own wish.
     pub voluntary: u64,
@@ -82,7 +82,7 @@ pub struct Row {
     pub latency: Durations,
     /// CPU time that the kernel charged (`sched_stat_runtime`).
     pub charged: u64,
-    /// Switches to it of which no earlier event named it.
+    /// Switches to it that are its first event.
     pub first_seen: u64,
     /// Losses during which it may have run.
     pub touched: u64,
@@ -172,7 +172,7 @@ impl CpuRow {
     }
 }
 
-/// What threads have in common that ended: their statistics are kept together.
+/// The common key of ended threads, whose statistics are kept together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Class {
     /// Process id; 0 for any.

@@ -32,7 +32,7 @@ struct Cpu {
     last: u64,
 }
 
-/// What could not be followed.
+/// Counts of events that could not be followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Gaps {
     /// Losses that were reported.
@@ -84,7 +84,7 @@ impl Tracker {
         self.unwoken
     }
 
-    /// What could not be followed.
+    /// Counts of events that could not be followed.
     #[must_use]
     pub fn gaps(&self) -> Gaps {
         self.gaps
@@ -356,7 +356,7 @@ impl<F: Facts> Steps<'_, F> {
     /// The thread, if the CPU is known to run it.
     fn running(&self, tid: u32) -> Option<Slot> {
         let (running, _, slot) = self.cpu.running?;
-        // Its slot may be another one's by now, if it was seen to end on another CPU.
+        // Its slot may be another thread's meanwhile, if it was seen to end on another CPU.
         slot.filter(|&slot| running == tid && self.threads.get(slot).is_some_and(|thread| thread.tid == tid))
     }
 
@@ -564,7 +564,7 @@ impl<F: Facts> Steps<'_, F> {
             self.fact(Fact::Unqueued { dsq: dsq.id, time: self.event.time });
         }
         if let Some(thread) = self.threads.get_mut(slot) {
-            // Nobody takes it for one that lives.
+            // It is not taken for a living thread.
             let tid = std::mem::replace(&mut thread.tid, SchedEvent::UNKNOWN);
             self.threads.by_tid.remove(&tid);
             if let Some(hints) = &mut self.threads.hints {

@@ -47,7 +47,7 @@ fn a_wait_begins_with_the_first_wakeup_or_a_preemption() {
     assert_eq!(waits(&facts), [(20, 30, true), (50, 70, false)]);
     let slept: Vec<_> = facts.iter().filter(|fact| matches!(fact, Fact::Slept { .. })).collect();
     assert_eq!(slept, [&Fact::Slept { thread: 0, from: 10, until: 20, is_blocked: false }]);
-    // Before the first switch nobody knows since when 1 ran.
+    // Before the first switch it is not known since when 1 ran.
     let ran: Vec<_> = facts.iter().filter(|fact| matches!(fact, Fact::Ran { .. })).collect();
     assert_eq!(ran.len(), 3);
     assert_eq!(*ran[0], Fact::Ran { cpu: 0, thread: None, is_thread: false, from: 10, until: 30 });

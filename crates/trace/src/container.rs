@@ -147,7 +147,7 @@ impl<R: Read + Seek> Packets<R> {
 }
 
 impl<R: Read> Packets<R> {
-    /// Those that stand from `base` to `end` in a file, of which the input gives the bytes.
+    /// Those from `base` to `end` of a file; the input gives their bytes.
     pub(super) fn of_part(input: R, base: u64, end: u64) -> Self {
         Self { input, buffer: Vec::new(), start: 0, base, size: end, damage: Damage::default() }
     }
@@ -172,7 +172,7 @@ impl<R: Read> Packets<R> {
         let have = self.buffer.len();
         let left = self.size.saturating_sub(self.base.saturating_add(have as u64));
         let missing = ((want.max(WINDOW) - have) as u64).min(left);
-        // Where it grows by itself it takes up to twice what the packet has.
+        // A buffer that grows by itself takes up to twice the size of the packet.
         self.buffer.reserve_exact(missing as usize);
         (&mut self.input).take(missing).read_to_end(&mut self.buffer)?;
         Ok(())
@@ -499,7 +499,7 @@ fn write_packet(bytes: &[u8], file: &mut impl Write) -> io::Result<()> {
     file.write_all(bytes)
 }
 
-/// The size of the window of a zstd frame (RFC 8878, section 3.1.1.1); `None` if it is none.
+/// The size of the window of a zstd frame (RFC 8878, section 3.1.1.1); `None` for other bytes.
 fn window_of(frame: &[u8]) -> Option<u64> {
     let frame = frame.strip_prefix(&[0x28, 0xb5, 0x2f, 0xfd])?;
     let (&descriptor, rest) = frame.split_first()?;

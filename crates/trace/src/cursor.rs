@@ -220,7 +220,7 @@ impl Turn {
     }
 }
 
-/// All events that wait for their time, as far as they are decoded.
+/// All events that wait for their time and are decoded.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     cursors: Vec<Option<Cursor>>,

@@ -1,4 +1,4 @@
-//! What a trace says, as typed events. Scheduling events are those of live captures and recordings
+//! The events of a trace, typed. Scheduling events are those of live captures and recordings
 //! ([`SchedEvent`](scxprof_base::sample::sched::SchedEvent)), so that the same code makes statistics of them.
 
 use super::names::Name;
@@ -45,7 +45,7 @@ impl Event {
     }
 }
 
-/// An event that is none of the scheduler.
+/// An event that does not come from the scheduler.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TraceEvent {
     /// BOOTTIME, ns.

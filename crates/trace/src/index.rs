@@ -32,7 +32,7 @@ const CHUNK: u64 = 128 << 10;
 const MAX_STRAY: u64 = 512;
 /// Packets that are indexed alone; later ones make their chunk older.
 const MAX_STRAYS: usize = 1 << 20;
-/// After so many older packets in a row a chunk begins.
+/// After this number of older packets in a row, a chunk begins.
 const MAX_IN_A_ROW: u32 = 32;
 /// Packets without a time that a chunk reads over.
 const MAX_GAP: u64 = 16 << 10;
@@ -400,7 +400,7 @@ impl PacketState {
 /// Characters of a text of the trace.
 const TEXT: usize = 256;
 
-/// Bytes of the trace as text of at most so many characters.
+/// Bytes of the trace as text of at most this number of characters.
 pub(super) fn text_of(bytes: &[u8]) -> String {
     let bytes = bytes.get(..4 * TEXT).unwrap_or(bytes);
     String::from_utf8_lossy(bytes).chars().take(TEXT).collect()

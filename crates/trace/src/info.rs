@@ -1,4 +1,4 @@
-//! What a trace is: `scxprof trace info`.
+//! A description of a trace: `scxprof trace info`.
 
 use std::collections::BTreeMap;
 
@@ -80,7 +80,7 @@ pub struct Count {
     pub count: u64,
 }
 
-/// What was lost before it was written, and what could not be used.
+/// Losses before the trace was written, and events that could not be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Lost {
     /// Bundles of ftrace events before which events of their CPU were lost.
@@ -101,7 +101,7 @@ pub struct Lost {
     pub unnamed_wakeups: u64,
     /// Ends of slices that did not begin in the trace.
     pub ends_without_begin: u64,
-    /// Switches of wprof of which only the leaving thread is known.
+    /// Switches of wprof with a known previous thread but no next one.
     pub half_switches: u64,
     /// Events older than one before them.
     pub late: u64,
@@ -117,7 +117,7 @@ impl Lost {
     }
 }
 
-/// What a trace is.
+/// A description of a trace.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Info {
     /// What recorded it.

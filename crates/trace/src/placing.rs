@@ -29,7 +29,7 @@ pub(super) struct Placing<'a> {
 }
 
 impl<'a> Placing<'a> {
-    /// Of so many events of a CPU in `payload`; `None` if there is no room.
+    /// For this number of events of a CPU in `payload`; `None` if there is no room.
     pub(super) fn new(payload: &'a [u8], events: usize, cpu: u32, room: usize) -> Option<Self> {
         let room = room.checked_sub(payload.len())?.checked_sub(events.checked_mul(size_of::<Place>())?)?;
         Some(Self { cpu, payload, places: Vec::with_capacity(events), decoded: Vec::new(), room })

@@ -16,7 +16,7 @@ pub(super) enum Raw {
     SwitchTo { cpu: u32, state: TaskState, next: SchedTask },
     /// A wakeup that does not say by whom.
     WokenOn { cpu: u32, task: SchedTask, target_cpu: u32, by: WakenBy },
-    /// Another event; it and those of tracks are larger than the others, of which a trace may have to keep many.
+    /// Another event. These and the events of tracks are boxed, because they are larger than the others, of which many may be kept.
     Trace(Box<TraceEvent>),
     /// An event of a track.
     Track(Box<TrackEvent>),
@@ -31,7 +31,7 @@ impl Raw {
         }
     }
 
-    /// An event that is none of the scheduler.
+    /// An event that does not come from the scheduler.
     pub(super) fn other(cpu: u32, tid: u32, what: TraceWhat) -> Self {
         Self::Trace(Box::new(TraceEvent { time: 0, cpu, pid: TraceEvent::UNKNOWN, tid, what }))
     }

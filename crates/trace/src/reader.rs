@@ -148,7 +148,7 @@ impl<R: Read + Seek> Trace<R> {
     /// Opens a trace: reads it once.
     ///
     /// # Errors
-    /// It is none, or cannot be read. One that is damaged is read as far as it goes ([`Trace::damage`]).
+    /// It is no trace, or cannot be read. A damaged trace is read up to the damage ([`Trace::damage`]).
     pub fn open(input: R) -> Result<Self, TraceError> {
         Self::open_within(input, None)
     }
@@ -229,7 +229,7 @@ impl<R: Read + Seek> Trace<R> {
         Ok(event)
     }
 
-    /// Adds the next events to `events`, until they are so many or a few more; false at the end.
+    /// Adds the next events to `events`, until it has this number or a few more; false at the end.
     ///
     /// # Errors
     /// As [`Trace::next_event`].

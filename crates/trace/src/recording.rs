@@ -17,7 +17,7 @@ const MAX_CPUS: usize = 1 << 16;
 /// Threads whose dispatch queue is followed.
 const MAX_QUEUED: usize = 1 << 18;
 
-/// What a recording says about itself.
+/// A recording's description of itself.
 #[derive(Debug, Clone, Default)]
 pub struct Recorded {
     /// The tool and its version, empty if unknown.

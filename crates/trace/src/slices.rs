@@ -157,7 +157,7 @@ pub(super) fn decode(
     TrackEvent { track, kind, category, name, flow, args: Args(args.into_boxed_slice()), stack, generation }
 }
 
-/// The values of a field, each of which stands alone or in a packed array.
+/// The values of a field; each is alone or in a packed array.
 fn values<'a, T: 'a, P: Iterator<Item = T> + 'a>(
     event: &'a [u8],
     field: u32,

@@ -172,7 +172,7 @@ impl TraceThreads {
         }
     }
 
-    /// Takes the names that an event has of threads, the last of which counts.
+    /// Takes the names of threads in an event; the last one counts.
     pub(super) fn see(&mut self, event: &Event) {
         let time = event.time();
         let mut rename = |tid: u32, comm: &Comm| {
@@ -259,7 +259,7 @@ fn at(lives: &[Life], time: u64) -> Option<&Life> {
     lives.get(lives.partition_point(|life| life.from <= time).checked_sub(1)?)
 }
 
-/// The name of a program by its command line, which is known of a process of which no event has the name. Only the first
+/// The name of a program by its command line, for a process whose name is in no event. Only the first
 /// argument can be a path, and those of kernel threads (`kworker/0:1`) are none.
 fn program(command: &[u8]) -> &[u8] {
     let first = command.split(|&byte| byte == b' ').next().unwrap_or(command);
@@ -325,7 +325,7 @@ impl Tracks {
         self.get(*self.numbers.get(&track.parent)?)
     }
 
-    /// The number of a track by its uuid; a new one, of which nothing is known, if it has no description.
+    /// The number of a track by its uuid; a new one without any facts if it has no description.
     pub(super) fn number(&mut self, uuid: u64) -> TrackId {
         if let Some(&number) = self.numbers.get(&uuid) {
             return number;

@@ -75,7 +75,7 @@ pub struct Span {
     pub cpu: Option<u32>,
     /// The thread; of a CPU that was idle, none.
     pub thread: Option<Named>,
-    /// Of a wait: who woke it, or took its CPU; none for an interrupt, or if it is not known.
+    /// Of a wait: the thread that woke it, or took its CPU; none for an interrupt, or if it is not known.
     pub by: Option<Named>,
     /// Of a wait: `woken`, `new` or `preempted`.
     pub why: Option<&'static str>,
@@ -101,7 +101,7 @@ struct Follower {
     target: Target,
     /// The run that a switch ends: its state comes with the switch.
     ended: Option<Span>,
-    /// Who got the CPU of the thread of the target that still wanted to run.
+    /// The thread that got the CPU of the target's thread while that still wanted to run.
     preempted_by: Option<Named>,
     /// Since when, and who is on the CPU, or where the thread is.
     runs: Option<(u64, u32, Option<Slot>)>,

@@ -16,7 +16,7 @@ pub(super) struct Page {
 }
 
 pub(super) const SOURCES: &[Entry] = &[
-    ("auto", "The first of the following that works here, with a line why an earlier one did not."),
+    ("auto", "The first of the following that works here; `-v` prints why each earlier one was skipped."),
     (
         "pebs",
         "Intel's mem-loads of every core PMU (`--stores` adds stores): loads with address, latency and where the data \
@@ -29,21 +29,21 @@ pub(super) const SOURCES: &[Entry] = &[
     ),
     (
         "timer",
-        "The scheduler's tick, else a clock of its own (`--freq`). The operands around the interrupted instruction are \
-         recovered from the code: loads and stores of running user code, on x86-64 and arm64, on plain cloud VMs too; not those \
-         of the kernel, nor thread-local or gathered ones.",
+        "The scheduler's tick, or a separate clock (`--freq`). The operands around the interrupted instruction are recovered \
+         from the code: loads and stores of running user code, on x86-64 and arm64, on plain cloud VMs too. Accesses of kernel \
+         code need `--kernel`; gathered operands are not seen, and thread-local ones only with BPF.",
     ),
     (
         "faults",
-        "Minor page faults, the first touches of pages: sharing between processes, not between the threads of one.",
+        "Minor page faults, the first touches of pages: sharing between processes, not between the threads of one process.",
     ),
 ];
 
-const NO_COLOR: Entry = ("NO_COLOR", "Where it is set and not empty nothing is printed in colour");
+const NO_COLOR: Entry = ("NO_COLOR", "If it is set and not empty, nothing is printed in colour");
 const COLUMNS: Entry =
     ("COLUMNS", "The width of tables [default: that of the terminal], and of `--help` if stdout is not a terminal");
 const HOME: Entry = ("HOME", "The directory that contains perf's cache of files (.debug)");
-const PATH: Entry = ("PATH", "Where COMMAND is looked for");
+const PATH: Entry = ("PATH", "Where COMMAND is searched");
 const TMPDIR: Entry = ("TMPDIR", "Where an archive is unpacked while it is read [default: /tmp]");
 
 const PARANOID: Entry = (
@@ -52,19 +52,20 @@ const PARANOID: Entry = (
 );
 const PMUS: Entry = ("/sys/bus/event_source/devices", "The PMUs and their events");
 const TRACING: Entry = ("/sys/kernel/tracing", "The tracepoint of the scheduler's tick");
-const BPFFS: Entry = ("/sys/fs/bpf", "Where the maps of `--hints-map` are pinned as a rule");
-const PERF_MAP: Entry = ("/tmp/perf-PID.map", "The functions that a JIT compiler wrote down");
+const BPFFS: Entry = ("/sys/fs/bpf", "Where the maps of `--hints-map` are usually pinned");
+const PERF_MAP: Entry = ("/tmp/perf-PID.map", "The functions of a JIT compiler, as it writes them");
 const CACHE: Entry = ("~/.debug", "perf's cache of files by build id, for the names of functions");
-const DEBUG: Entry = ("/usr/lib/debug", "Symbols that were stripped off, by build id or debug link");
+const DEBUG: Entry = ("/usr/lib/debug", "Stripped symbols, by build id or debug link");
 
 const ALL: Page = Page {
     description: &[
         "Samples memory accesses on every CPU through perf_event_open(2), joins each with the thread's name, its cgroup \
-         and the memory that was touched, and groups the threads that share more memory than chance explains. What it \
-         prints is what a sched_ext scheduler loads: cells (cgroups) and subcells (thread names) that should share a \
-         set of CPUs. It needs no perf(1), and writes nothing to disk unless asked.",
-        "Sampling the whole host takes root, CAP_PERFMON or kernel.perf_event_paranoid 0; without CAP_SYS_PTRACE little \
-         is seen of other users' processes. Your own can be sampled up to a level of 2. `scxprof doctor` says what a host allows, and why not more.",
+         and the memory that was touched, and groups the threads that share more memory than chance explains. It prints \
+         the configuration that a sched_ext scheduler loads: cells (cgroups) and subcells (thread names) that should \
+         share a set of CPUs. It does not need perf(1), and writes only the files that you name.",
+        "Sampling the whole host takes root, CAP_PERFMON or kernel.perf_event_paranoid 0; without CAP_SYS_PTRACE few \
+         addresses of other users' processes are recovered. You can sample your own processes up to a level of 2. \
+         `scxprof doctor` says what a host allows, and what would allow more.",
     ],
     samples: false,
     environment: &[NO_COLOR, COLUMNS],
@@ -76,10 +77,9 @@ const RUN: Page = Page {
     description: &[
         "Samples the host, a process, a cgroup or a command, and prints the configuration for scx_mitosis or, with \
          `--target layered`, for scx_layered. The configuration goes to stdout or to FILE, all else to stderr.",
-        "Ctrl-C, SIGTERM or SIGHUP ends the capture, and what was found is printed still. What the kernel refuses is left out \
-         and said; every sample that is lost is counted and said. A thread with too few samples, or one whose name \
-         cannot be told from that of a thread of another group, stays in `rest` or goes along with that group, and that is \
-         said.",
+        "Ctrl-C, SIGTERM or SIGHUP ends the capture, and the result is still printed. Features that the kernel rejects are \
+         disabled with a note; every lost sample is counted and reported. A thread with too few samples, or with the name of \
+         a thread of another group, stays in `rest` or goes to the subcell of that group, with a note.",
     ],
     samples: true,
     environment: &[HOME, PATH, NO_COLOR, COLUMNS],
@@ -89,11 +89,11 @@ const RUN: Page = Page {
 
 const RECORD: Page = Page {
     description: &[
-        "Writes what `scxprof run` samples to a directory, and packs that into an archive. Its `perf.data` opens with \
-         perf(1) too. While it is written the profile has a name that begins with a dot. Without `-o` it is called by the \
-         host and the time in UTC: `scxprof-HOST-20261125-0913`.",
-        "Ctrl-C, SIGTERM or SIGHUP ends the recording, and the profile is whole. Another one while it is archived leaves it as \
-         a directory.",
+        "Writes what `scxprof run` samples to a directory, and packs that into an archive. perf(1) reads its `perf.data` \
+         too. While it is written, the profile has a name that begins with a dot. Without `-o` its name has the host and the \
+         time in UTC: `scxprof-HOST-20261125-0913`.",
+        "Ctrl-C, SIGTERM or SIGHUP ends the recording, and the profile is complete. A further signal while it is archived \
+         leaves it as a directory.",
     ],
     samples: true,
     environment: &[HOME, PATH, NO_COLOR],
@@ -103,8 +103,8 @@ const RECORD: Page = Page {
 
 const PROCESS: Page = Page {
     description: &[
-        "Reads a profile of `scxprof record`, a perf.data of perf's own (compressed ones too) or the text of `perf \
-         script`, and writes a line of JSON for each access. It needs neither perf nor the host that was recorded.",
+        "Reads a profile of `scxprof record`, a perf.data recorded by perf (compressed ones too) or the text of `perf \
+         script`, and writes a line of JSON for each access. It needs neither perf nor the recorded host.",
     ],
     samples: false,
     environment: &[HOME, TMPDIR, NO_COLOR],
@@ -114,9 +114,8 @@ const PROCESS: Page = Page {
 
 const EXTRACT: Page = Page {
     description: &[
-        "Reads what `scxprof process` reads, or the lines that it wrote, and prints the configuration: from a profile \
-         the same that `scxprof run` would have printed, byte for byte. It needs neither perf nor the host that was \
-         recorded.",
+        "Reads the files that `scxprof process` reads, or the lines that it wrote, and prints the configuration: for a \
+         profile byte for byte the one that `scxprof run` would have printed. It needs neither perf nor the recorded host.",
     ],
     samples: false,
     environment: &[HOME, TMPDIR, NO_COLOR, COLUMNS],
@@ -126,8 +125,8 @@ const EXTRACT: Page = Page {
 
 const REPORT: Page = Page {
     description: &[
-        "Reads what `scxprof extract` reads, decides in the same way, and prints what `scxprof run -v` says, without the \
-         configuration.",
+        "Reads the files that `scxprof extract` reads, decides in the same way, and prints the summary of `scxprof run -v`, \
+         without the configuration.",
     ],
     samples: false,
     environment: &[HOME, TMPDIR, NO_COLOR, COLUMNS],
@@ -138,8 +137,8 @@ const REPORT: Page = Page {
 const TRACE: Page = Page {
     description: &[
         "Reads traces in Perfetto's format: of wprof, of perfetto (ftrace), scxtop and systing, compressed with gzip or \
-         in compressed packets, whole or cut; the JSON lines of wprof; and profiles and perf.data as traces.",
-        "`scxprof sched -f` makes statistics of the scheduling events of such a trace.",
+         in compressed packets, complete or truncated; the JSON lines of wprof; and profiles and perf.data as traces.",
+        "`scxprof sched -f` prints statistics of the scheduling events of such a trace.",
     ],
     samples: false,
     environment: &[TMPDIR, NO_COLOR, COLUMNS],
@@ -151,8 +150,8 @@ const DIFF: Page = Page {
     description: &[
         "Compares two decisions. Each of A and B is a profile, which is read and decided as by `scxprof extract` with \
          the options given here, or a report (`--report` of run and extract, `--json` of report).",
-        "Decisions differ where cells or subcells do, by name or by what they match, or where threads of one name in \
-         one cell are in other subcells. Figures differ in any two runs: they are printed, and do not count.",
+        "Decisions differ if cells or subcells differ, by name or by what they match, or if threads of one name in \
+         one cell are in different subcells. Figures differ between any two runs: they are printed, but not compared.",
     ],
     samples: false,
     environment: &[TMPDIR, NO_COLOR, COLUMNS],
@@ -162,12 +161,12 @@ const DIFF: Page = Page {
 
 const SCORE: Page = Page {
     description: &[
-        "Reads a profile, puts each sampled thread where the scheduler would put it with the given configuration, and prints \
-         which part of the avoidable misses that avoids: as a whole with its 95 % interval, by cell and by subcell, beside the \
-         configuration that scxprof would write for the same samples. It names the pairs of subcells that share most, the \
-         threads that another subcell would suit better, and those that no condition takes.",
-        "A score is what a configuration avoids beyond what threads avoid that run anywhere. It is 100 % if all threads that share memory share a cache, 0 % if the configuration is no better than none, \
-         and less if it is worse.",
+        "Reads a profile, assigns each sampled thread as the scheduler would with the given configuration, and prints \
+         which part of the avoidable misses the configuration avoids: as a whole with its 95 % interval, by cell and by subcell, \
+         beside the configuration that scxprof would write for the same samples. It names the pairs of subcells that share most, \
+         the threads that another subcell would suit better, and those that no condition takes.",
+        "A score is what a configuration avoids beyond what unplaced threads avoid by chance. It is 100 % if all threads that \
+         share memory share a cache, 0 % if the configuration is no better than none, and less if it is worse.",
     ],
     samples: false,
     environment: &[TMPDIR, NO_COLOR, COLUMNS],
@@ -177,11 +176,11 @@ const SCORE: Page = Page {
 
 const MERGE: Page = Page {
     description: &[
-        "Adds evidence of runs and hosts (`--evidence` of run, extract and watch, or what an engine for tables added), finds \
+        "Adds evidence of runs and hosts (`--evidence` of run, extract and watch, or sums that DuckDB or Spark made), finds \
          the classes of threads that share memory, and prints the configuration for all these hosts. The result does not \
-         depend on the order in which the files are added, or on who added them.",
-        "Hosts that share otherwise than most are named, and so are pairs of classes that share on some hosts only; \
-         `--split-by` makes a configuration for each label, kernel or model of CPU.",
+         depend on the order in which the files are added, or on the program that adds them.",
+        "It names hosts on which threads share differently than on most, and pairs of classes that share on some hosts only; \
+         `--split-by` writes a configuration for each label, kernel or CPU model.",
     ],
     samples: false,
     environment: &[NO_COLOR],
@@ -191,10 +190,10 @@ const MERGE: Page = Page {
 
 const WATCH: Page = Page {
     description: &[
-        "Samples the host in short slices, decides again after each interval from evidence of which what is old fades, and \
-         replaces the configuration if another one is better than the loaded one by more than is uncertain, in two intervals \
-         one after the other. What the file of `-o` contains at the start is the loaded configuration.",
-        "With `--state` it goes on after a restart. It tells systemd when it is ready and what the last interval showed.",
+        "Samples the host in short slices, decides again after each interval from evidence in which older samples weigh less, \
+         and replaces the configuration if in two consecutive intervals another one is better than the loaded one by more \
+         than the uncertainty. The content of the `-o` file at the start is the loaded configuration.",
+        "With `--state` it continues after a restart. It tells systemd that it is ready and what the last interval showed.",
     ],
     samples: true,
     environment: &[NO_COLOR, ("NOTIFY_SOCKET", "Where systemd listens (sd_notify(3)).")],
@@ -206,11 +205,11 @@ const TOP: Page = Page {
     description: &[
         "Samples the host, a process, a cgroup or a command, and shows on the terminal, while it runs: the groups of threads that share \
          memory, accesses of threads, processes, cgroups and cells, cache lines that threads share, what the scheduler does, CPUs and \
-         last-level caches, and what was lost. `?` shows the keys. It writes files only when `w` or `W` asks for it.",
-        "The scheduling events are on only while their view is shown. Memory bandwidth and occupancy of the L3 cache are there where \
+         last-level caches, and losses. `?` shows the keys. It writes files only after the keys `w` and `W`.",
+        "The scheduling events are on only while their view is shown. Memory bandwidth and occupancy of the L3 cache are shown if \
          resctrl is mounted; while the cells are shown, each has a monitoring group `scxprof-PID-N`. The figures of a sched_ext \
-         scheduler come over its own socket.",
-        "Ctrl-Z suspends it, and the terminal is as it was; so it is after q, Ctrl-C, SIGTERM and SIGHUP.",
+         scheduler come from its own socket.",
+        "Ctrl-Z suspends it and restores the terminal; so do q, Ctrl-C, SIGTERM and SIGHUP when they end it.",
     ],
     samples: true,
     environment: &[HOME, PATH, NO_COLOR, COLUMNS],
@@ -226,11 +225,11 @@ const TOP: Page = Page {
 
 const MCP: Page = Page {
     description: &[
-        "Serves an agent by the Model Context Protocol: tools that open recordings or capture this host, and say who shares memory, \
-         how good a configuration is and what the scheduler does. Most clients start it themselves and speak with it on its stdin and stdout; with \
-         `--listen` it serves several clients of this host over HTTP.",
-        "Paths are read only below `--root`. No file is written without `--allow-write`, and nothing loads a scheduler. It ends with \
-         its client, or at SIGINT or SIGTERM.",
+        "Serves an agent by the Model Context Protocol: tools that open recordings or capture this host, and say which threads share \
+         memory, how good a configuration is and what the scheduler does. Most clients start it themselves and communicate over its \
+         stdin and stdout; with `--listen` it serves several clients of this host over HTTP.",
+        "Paths are read only below `--root`. No file is written without `--allow-write`, and no tool loads a scheduler. It ends with \
+         its client, or on SIGINT or SIGTERM.",
     ],
     samples: true,
     environment: &[("SCXPROF_MCP_TOKEN", "What clients must send, with --listen and without --token-file."), TMPDIR],
@@ -241,7 +240,7 @@ const MCP: Page = Page {
 const DOCTOR: Page = Page {
     description: &[
         "Tries each source as a run would and says what works here, what does not, why, and what would help. With \
-         `--self-test` it samples a load of its own, compares, and prints a block for a bug report.",
+         `--self-test` it samples a known load, compares, and prints a block for a bug report.",
     ],
     samples: false,
     environment: &[NO_COLOR, COLUMNS],

@@ -86,7 +86,7 @@ impl Capturing {
     ///
     /// # Errors
     /// [`Kind::Busy`] if one runs, [`Kind::Unsupported`] if this host or the rights of the server do not allow it,
-    /// [`Kind::Cancelled`] once `stop` is set: nobody knows of the capture then.
+    /// [`Kind::Cancelled`] once `stop` is set: no client knows of the capture then.
     pub(super) fn start(
         &self,
         (client, stop): (u64, &AtomicBool),

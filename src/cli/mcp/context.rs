@@ -1,4 +1,4 @@
-//! What tools work with: the state of the server, and commands of scxprof that run in their thread.
+//! The context of tools: the state of the server, and commands of scxprof that run in their thread.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ const MAX_FILE: u64 = 4 << 30;
 /// Runs a command line, without the name of the program. It prints and stops as [`call`] says.
 pub(in crate::cli) type RunLine = fn(&[OsString]) -> Result<(), Failure>;
 
-/// What all clients share.
+/// The state that all clients share.
 #[derive(Debug)]
 pub(super) struct Shared {
     /// Where paths are read.
@@ -38,7 +38,7 @@ pub(super) struct Shared {
     documents: Mutex<Documents>,
     pub(super) profiling: Profiling,
     pub(super) capturing: Capturing,
-    /// What there is beside the capture, once it was asked for: caches; the scheduler, by a connection that is kept.
+    /// What is kept beside the capture, once it was asked for: caches; the scheduler, by a connection that is kept.
     pub(super) around: Mutex<Option<Around>>,
     pub(super) stats_client: Mutex<Option<StatsClient>>,
 }
@@ -134,7 +134,7 @@ impl Drop for Client {
     }
 }
 
-/// What a tool works with in one call.
+/// The context of a tool in one call.
 #[derive(Debug, Clone)]
 pub(super) struct Context {
     pub(super) shared: Arc<Shared>,
@@ -148,14 +148,14 @@ impl Context {
     /// A recording by its id.
     ///
     /// # Errors
-    /// As [`Recordings::get`]; of one whose path leads elsewhere by now, those of [`Below::existing`].
+    /// As [`Recordings::get`]; if the path leads elsewhere meanwhile, those of [`Below::existing`].
     pub(super) fn recording(&self, id: &str) -> Result<Recording, ToolError> {
         let recording = self.shared.recordings().get(id)?;
         let path = self.shared.root.existing(&recording.path.to_string_lossy())?;
         if path == recording.path {
             Ok(recording)
         } else {
-            Err(ToolError::new(Kind::RecordingChanged, format!("{id} is a link by now")))
+            Err(ToolError::new(Kind::RecordingChanged, format!("{id} has become a link")))
         }
     }
 
@@ -193,7 +193,7 @@ impl Context {
         }
     }
 
-    /// What a command prints as text, with its notes; the value of the document is not set.
+    /// The text that a command prints, with its notes; the value of the document is not set.
     ///
     /// # Errors
     /// How the command failed, unless it printed a result all the same.
@@ -206,7 +206,7 @@ impl Context {
         Ok((text, Document { value: Value::Null, notes: called.notes, warnings }))
     }
 
-    /// What a command prints as JSON.
+    /// The JSON that a command prints.
     ///
     /// # Errors
     /// As [`Self::text`].
@@ -216,7 +216,7 @@ impl Context {
         Ok(Document { value: value.map_err(|error| ToolError::new(Kind::Internal, error.to_string()))?, ..document })
     }
 
-    /// What a command prints as lines of JSON, as a list.
+    /// The JSON Lines that a command prints, as a list.
     ///
     /// # Errors
     /// As [`Self::text`].

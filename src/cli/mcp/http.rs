@@ -56,7 +56,7 @@ const ORIGINS: [&str; 6] = [
 
 type Answer = Response<BoxBody<Bytes, Infallible>>;
 
-/// What a client must have. Its own value is not kept.
+/// The token that a client must send. The token itself is not kept.
 #[derive(Debug, Clone)]
 pub(super) struct Token([u8; 32]);
 

@@ -164,7 +164,7 @@ impl AsyncRead for Stdin {
     }
 }
 
-/// Waits until the client can send nothing more: stdin has ended, or is a pipe that nobody writes to. The latter is seen also while
+/// Waits until the client can send nothing more: stdin has ended, or is a pipe without a writer. The latter is seen also while
 /// messages wait for a client that does not read, as then none are read either.
 async fn gone(ended: &Notify) {
     let stdin = rustix::stdio::stdin();

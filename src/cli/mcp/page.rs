@@ -23,7 +23,7 @@ pub(super) struct Document {
     pub(super) value: Value,
     /// What the command line says beside it.
     pub(super) notes: Vec<String>,
-    /// What limits the worth of the result.
+    /// Warnings that qualify the result.
     pub(super) warnings: Vec<String>,
 }
 

@@ -20,7 +20,7 @@ const MAX_DOCUMENT_BYTES: usize = 64 << 20;
 /// Files of a directory that tell whether it changed.
 const MAX_FILES: usize = 256;
 
-/// What tells whether a file or a directory is still what was opened.
+/// The stamp that tells whether a file or a directory is still the one that was opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Identity(Vec<(u64, u64, u64, i64, i64)>);
 
@@ -153,7 +153,7 @@ impl Documents {
     /// The result of this number, if it is kept.
     ///
     /// # Errors
-    /// [`Kind::InvalidArguments`]: it is that of another call.
+    /// [`Kind::InvalidArguments`]: the cursor belongs to another call.
     pub(super) fn get(&self, number: u64, key: &Key) -> Result<Option<Arc<Document>>, ToolError> {
         match self.kept.iter().find(|it| it.number == number) {
             Some(kept) if kept.key == *key => Ok(Some(Arc::clone(&kept.document))),

@@ -172,7 +172,7 @@ impl Resource {
     }
 }
 
-/// What the kernel says of sched_ext, and the figures that the scheduler gives of itself.
+/// The kernel's state of sched_ext, and the scheduler's own figures.
 fn scheduler(roots: &Roots, client: &Mutex<Option<StatsClient>>) -> Result<Value, ToolError> {
     let Some(kernel) = SchedExt::read(roots) else { return Ok(json!({ "is_supported": false })) };
     let mut found = value_of(&kernel)?;

@@ -29,7 +29,7 @@ fn lock(subscribed: &Mutex<Subscribed>) -> MutexGuard<'_, Subscribed> {
 }
 
 impl Subscriptions {
-    /// Adds a resource of which the client knows this version.
+    /// Adds a resource; the client knows this version of it.
     pub(super) fn add(
         &self,
         resource: &'static Resource,

@@ -19,7 +19,7 @@ const AT_A_TIME: usize = 2;
 /// Between two looks at the memory, and two messages about progress.
 const TICK: Duration = Duration::from_millis(200);
 
-/// What starts work and ends all of it with the server.
+/// Starts work, and ends all of it with the server.
 #[derive(Debug)]
 pub(super) struct Workers {
     turns: Arc<Semaphore>,

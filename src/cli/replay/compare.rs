@@ -36,7 +36,7 @@ pub(super) enum By {
 }
 
 impl By {
-    /// The scheduler, where it is installed and the kernel has sched_ext.
+    /// The scheduler, if it is installed and the kernel has sched_ext.
     pub(super) fn here(configurations: [&Configuration; 2]) -> Self {
         let paths = std::env::var_os("PATH").unwrap_or_default();
         let is_installed = std::env::split_paths(&paths).any(|path| path.join(SCHEDULER).is_file());
@@ -153,7 +153,7 @@ impl Drop for Scheduler {
 /// A number of a replay that is compared.
 struct Measure {
     name: &'static str,
-    /// By what it is divided where it is printed.
+    /// By what the value is divided when it is printed.
     unit: f64,
     label: &'static str,
     of: fn(&ReplayTotals) -> Option<f64>,
@@ -270,7 +270,7 @@ impl Compared {
         }
         let how = match self.by {
             By::Scheduler => "loaded by scx_mitosis",
-            By::Affinity => "CPUs given by affinity, as scx_mitosis is not here or the kernel has no sched_ext",
+            By::Affinity => "CPUs set by affinity, because scx_mitosis is not installed or the kernel has no sched_ext",
         };
         let text = format!(
             "A: {}\nB: {}\n{} rounds of {:.3} s, in turn; {how}\n\n{}",

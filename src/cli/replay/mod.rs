@@ -77,20 +77,20 @@ pub(super) struct ReplayArgs {
     /// Only on these CPUs, such as 0-3,8 [default: all that scxprof may use]
     #[arg(long, value_name = "LIST", help_heading = HOW)]
     cpus: Option<String>,
-    /// Only on so many CPUs that each has N threads of the replay
+    /// Only on as many CPUs as give each of them N threads of the replay
     #[arg(long, value_name = "N", conflicts_with = "cpus", value_parser = clap::value_parser!(u32).range(1..), help_heading = HOW)]
     threads_per_cpu: Option<u32>,
-    /// The cgroup below which those of the recording are made; / for the same paths [default: /scxprof-replay-PID if it can be made]
+    /// The cgroup below which the recorded cgroups are made; / for the same paths [default: /scxprof-replay-PID if possible]
     #[arg(long, value_name = "PATH", help_heading = HOW)]
     cgroup_root: Option<String>,
-    /// Replay it under two configurations in turn, and print how they differ; `none` stands for no configuration. scx_mitosis loads
-    /// them where it is installed; else each subcell gets CPUs of its own
+    /// Replay under two configurations in turn, and print how they differ; `none` is no configuration. scx_mitosis loads them if it
+    /// is installed; otherwise each subcell gets its own CPUs by affinity
     #[arg(long, value_names = ["A", "B"], num_args = 2, help_heading = HOW)]
     compare: Vec<PathBuf>,
-    /// Replay it N times; with --compare, each configuration [default: 1; with --compare 5]
+    /// Replay N times; with --compare, each configuration [default: 1; with --compare 5]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000), help_heading = HOW)]
     loops: Option<u32>,
-    /// Replay it although it needs more CPU time than the CPUs have, or lasts longer than a day
+    /// Replay a recording even if it needs more CPU time than the CPUs have, or lasts longer than a day
     #[arg(long, help_heading = HOW)]
     overcommit: bool,
     /// The most threads to print; 0 for all
@@ -386,7 +386,7 @@ fn read(
     }
     if lost > 0 {
         notes.push(format!(
-            "{lost} scheduling events were lost: runs, sleeps and wakeups that only they tell are not replayed"
+            "{lost} scheduling events were lost: runs, sleeps and wakeups that only these show are not replayed"
         ));
     }
     if plan.unknown_ends > 0 {
@@ -399,8 +399,8 @@ fn read(
         notes.push("the recording does not say which threads are the kernel's: all are replayed".to_owned());
     } else if !knows_all(&read.user_processes) {
         notes.push(
-            "the recording has the memory of some processes alone, as that of a command has: of others, the kernel's threads are told by \
-             their names"
+            "the recording has the mappings of some processes only, as recordings of a command do: kernel threads among the others are \
+             recognized by their names"
                 .to_owned(),
         );
     }
@@ -455,7 +455,7 @@ fn check_threads(script: &Script, roots: &Roots) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses what there is no memory for: the host would end processes of others.
+/// Refuses a replay that needs more memory than there is: the host would kill other processes.
 fn check_memory(script: &Script, memory: Option<&Memory>, room: Option<Room>) -> Result<(), Failure> {
     let (processes, threads) = (script.processes.len() as u64, script.threads.len() as u64);
     let buffers = memory.map_or(0, |memory| memory.bytes);

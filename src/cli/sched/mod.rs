@@ -37,7 +37,7 @@ Examples:
   sudo scxprof sched                             the processes of this host for 10 seconds
   sudo scxprof sched -t 5 --by thread --sort latency    the threads that waited longest after a wakeup
   sudo scxprof sched --by cell --config cells.json      the subcells of a configuration
-  sudo scxprof sched --wakers                    who wakes whom, who preempts whom, and chains of wakeups
+  sudo scxprof sched --wakers                    which threads wake and preempt each other, chains of wakeups
   sudo scxprof sched --by dsq                    the dispatch queues of the sched_ext scheduler
   sudo scxprof sched --by cpu -- make -j8        the CPUs while a command runs
   sudo scxprof sched --windows 1ms --category 'web=nginx*' --csv cpus.csv   the CPUs in use, each ms
@@ -93,10 +93,10 @@ pub(super) struct SchedArgs {
         help_heading = RESULT
     )]
     by: What,
-    /// The configuration whose cells --by cell and --wakers mean: of scx_mitosis or scx_layered
+    /// The configuration (of scx_mitosis or scx_layered) whose cells --by cell and --wakers use
     #[arg(long, value_name = "FILE", help_heading = RESULT)]
     config: Option<PathBuf>,
-    /// What lines are sorted by, the largest first
+    /// The field to sort lines by, the largest first
     #[arg(
         long,
         value_name = "FIELD",
@@ -182,7 +182,7 @@ impl SchedArgs {
         self.time.or_else(|| self.command.is_empty().then(|| Duration::from_secs(10)))
     }
 
-    /// What makes the statistics that are asked for.
+    /// Makes the requested statistics.
     fn sink(&self, places: CpuPlaces, own_pid: Option<u32>, placement: Option<&Placement>) -> SchedSink {
         let sink = SchedSink::new(places, own_pid);
         self.wakers.enable(if placement.is_some_and(Placement::uses_hints) { sink.with_hints() } else { sink })
@@ -208,7 +208,7 @@ pub(super) fn run(args: &SchedArgs, stdout: Stdout) -> Result<(), Failure> {
         return Err(Failure::Usage(anyhow!("--by cell needs --config, which has the cells")));
     }
     if args.config.is_some() && args.by != What::Cell && args.wakers.level().is_none() {
-        return Err(Failure::Usage(anyhow!("--config is of no use without --by cell or --wakers")));
+        return Err(Failure::Usage(anyhow!("--config has no effect without --by cell or --wakers")));
     }
     args.result.file.check(stdout)?;
     if args.by == What::Dsq

@@ -34,7 +34,7 @@ struct Document<'a> {
     unwoken_ns: u64,
     total: &'a Line,
     scxprof: &'a Line,
-    /// How many lines there are, of which `lines` has the first.
+    /// How many lines there are; `lines` has the first of them.
     line_count: usize,
     lines: &'a [Line],
     /// Dispatch queues, with --by dsq.
@@ -46,7 +46,7 @@ struct Document<'a> {
     /// CPUs in use in windows, if they were asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     windows: Option<&'a Summary>,
-    /// Who wakes whom, if it was asked for.
+    /// Which threads wake each other, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     wakers: Option<&'a FoundWakers>,
     /// What the recording lacks, and other facts.
@@ -74,7 +74,7 @@ pub(super) enum Lines {
     Dsqs(Vec<DsqLine>),
 }
 
-/// What was found, of which `--json` prints all.
+/// What was found; `--json` prints all of it.
 pub(super) struct Results {
     pub(super) stats: SchedSink,
     pub(super) loss: SchedLoss,

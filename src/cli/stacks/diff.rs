@@ -74,7 +74,7 @@ const COLUMNS: [Column; 10] = [
     Column::name(3),
 ];
 
-/// The first lines of `count`, of which each has a function.
+/// The first lines of `count`; each has a function.
 fn table(lines: &[DiffLine], count: usize, [a, b]: [&Side; 2], width: Option<usize>) -> String {
     let head = ["FUNCTION", "A-SELF%", "B-SELF%", "CHANGE", "+-", "A-TOTAL%", "B-TOTAL%", "CHANGE", "+-", "MODULE"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];

@@ -39,7 +39,7 @@ Examples:
   sudo scxprof stacks -e sched:sched_switch -p 1234 --folded switches.txt
   sudo scxprof stacks -t 10 --unwind dwarf -p 1234              of a program without frame pointers
   scxprof stacks -f perf.data --folded stacks.txt               of what perf record -g recorded
-  scxprof stacks --diff before.txt after.txt                    which functions became more, and less
+  scxprof stacks --diff before.txt after.txt                    which functions take more, or less
   scxprof stacks -F 999 -p 1234 --json | jq '.symbols[:5]'
 Exit codes:
   0  the result was written
@@ -52,8 +52,8 @@ Exit codes:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, mut_args(text("json", "Print JSON (docs/stacks.md has the fields)")))]
 pub(super) struct StacksArgs {
-    /// Read call stacks instead of sampling: of a perf.data (`perf record -g` or --call-graph dwarf), a trace (wprof, Perfetto), or
-    /// folded text
+    /// Read call stacks from FILE instead of sampling: a perf.data (`perf record -g` or --call-graph dwarf), a trace (wprof,
+    /// Perfetto), or folded text
     #[arg(
         short = 'f',
         short_alias = 'i',
@@ -64,7 +64,7 @@ pub(super) struct StacksArgs {
         conflicts_with_all = ["time", "cpus", "pids", "cgroup", "all", "command", "freq", "count", "unwind", "max_samples", "hints_map"]
     )]
     file: Option<PathBuf>,
-    /// Say what the second of two recordings does more or less than the first: each as with -f
+    /// Print which functions take more, or less, in the second of two recordings; each as with -f
     #[arg(
         long,
         value_names = ["A", "B"],
@@ -77,7 +77,7 @@ pub(super) struct StacksArgs {
     #[command(flatten)]
     watch: WhoseArgs,
     /// The event: cycles, cpu-clock, page-faults, L1-dcache-load-misses, rNNN, PMU/TERMS/, SYSTEM:TRACEPOINT ... with u or k after
-    /// a colon for user or kernel code alone [default: cycles; cpu-clock where there is no PMU]
+    /// a colon for user or kernel code alone [default: cycles; cpu-clock without a PMU]
     #[arg(short = 'e', long, value_name = "EVENT", help_heading = WATCH)]
     event: Option<String>,
     /// Samples a second on each CPU [default: 99; each hit of a tracepoint]
@@ -90,7 +90,7 @@ pub(super) struct StacksArgs {
         help_heading = WATCH
     )]
     freq: Option<u32>,
-    /// A sample each N events
+    /// Sample every N events
     #[arg(
         short = 'c',
         long,
@@ -106,7 +106,7 @@ pub(super) struct StacksArgs {
     /// Call stacks, as perf calls them: they are always taken
     #[arg(short = 'g', hide = true)]
     graph: bool,
-    /// Stop after so many samples
+    /// Stop after N samples
     #[arg(
         long,
         value_name = "N",
@@ -121,7 +121,7 @@ pub(super) struct StacksArgs {
     /// What a line is about
     #[arg(long, value_enum, default_value_t = What::Symbol, help_heading = RESULT)]
     by: What,
-    /// The configuration whose cells and subcells threads belong to
+    /// The configuration by which threads are assigned to cells and subcells
     #[arg(long, value_name = "FILE", help_heading = RESULT)]
     config: Option<PathBuf>,
     /// The most lines to print; 0 for all
@@ -169,7 +169,7 @@ enum What {
 pub(super) enum Unwind {
     /// By the kernel, along frame pointers.
     FramePointers,
-    /// By the tool, with so many bytes of the stack in each sample.
+    /// By scxprof, with this number of bytes of the stack in each sample.
     Dwarf(u16),
 }
 
@@ -187,7 +187,7 @@ pub(super) fn unwind(text: &str) -> Result<Unwind, String> {
             Ok(bytes @ 8..=MAX_STACK_DUMP) if bytes % 8 == 0 => Ok(Unwind::Dwarf(bytes)),
             _ => Err(format!("the stack in a sample has 8 to {MAX_STACK_DUMP} bytes, a multiple of 8")),
         },
-        _ => Err(format!("\"{text}\" is none of fp, dwarf and dwarf,BYTES")),
+        _ => Err(format!("\"{text}\" is not one of fp, dwarf and dwarf,BYTES")),
     }
 }
 
@@ -311,10 +311,7 @@ fn lacking(counts: &UnwindCounts) -> Option<String> {
         parts.push(format!("{} end where the copy of the stack ends (dwarf,BYTES copies more)", counts.cut));
     }
     if counts.no_copy > 0 {
-        parts.push(format!(
-            "{} have only their innermost function: their stack was not in memory there",
-            counts.no_copy
-        ));
+        parts.push(format!("{} have only their innermost function: their stack was not in memory", counts.no_copy));
     }
     if counts.broken > 0 {
         parts.push(format!("{} where code has neither call frame information nor frame pointers", counts.broken));

@@ -1,4 +1,4 @@
-//! What Enter opens: all that is known of a row.
+//! The details that Enter opens: all facts about a row.
 
 use std::fmt::Write as _;
 

@@ -101,7 +101,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, theme: Theme, state: &State, now: &Sna
     page
 }
 
-/// Writes a line, as far as there is room. Nothing that a terminal obeys is in it, whoever made it.
+/// Writes a line, cut to the room. It contains no control characters, whoever chose its text.
 fn put(frame: &mut Frame<'_>, row: Rect, text: &str, style: Style) {
     frame.buffer_mut().set_stringn(row.x, row.y, escape::line(text), row.width.into(), style);
 }

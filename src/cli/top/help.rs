@@ -52,7 +52,7 @@ const RIGHT: usize = 39;
 /// The width of the keys on the right.
 const RIGHT_KEYS: usize = 13;
 
-/// Its lines, none of which is longer than 79 characters. Two keys stand on a line where both are short.
+/// Its lines, of at most 79 characters. Two keys are on one line if both are short.
 pub(super) fn text() -> String {
     let mut text = VIEWS.to_owned();
     let mut keys = KEYS.iter().peekable();

@@ -1,4 +1,4 @@
-//! What keys do: a function from the model and a key to the model and what is to be done.
+//! The keys: a function from the model and a key to the model and the actions to take.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -63,7 +63,7 @@ impl Key {
     }
 }
 
-/// What is to be done beside drawing the model.
+/// The actions beside drawing the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Action {
     Nothing,
@@ -92,7 +92,7 @@ pub(super) enum Replace {
     Yes,
 }
 
-/// What is on the screen, as far as keys depend on it.
+/// The parts of the screen that keys depend on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Shown {
     /// The keys of the rows, in order.

@@ -57,7 +57,7 @@ const ONCE: Duration = Duration::from_secs(5);
 const SHORTEST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(3600);
 
-/// Show live who shares memory, what threads access, and what the scheduler does
+/// Show live which threads share memory, what they access, and what the scheduler does
 #[derive(Debug, Args)]
 #[command(
     after_help = EXAMPLES,
@@ -80,8 +80,8 @@ pub(super) struct TopArgs {
     /// The view that is shown first
     #[arg(long, value_enum, value_name = "VIEW", default_value = "groups", help_heading = RESULT)]
     view: View,
-    /// The kind of rows of the view, as c shows them: thread, process, cgroup, cell, CPU, LLC, dispatch-queue, last-level-cache,
-    /// figures-of-the-scheduler [default: the first of the view]
+    /// The kind of rows of the view, as the key c selects it: thread, process, cgroup, cell, CPU, LLC, dispatch-queue,
+    /// last-level-cache, figures-of-the-scheduler [default: the first of the view]
     #[arg(long, value_name = "KIND", help_heading = RESULT)]
     by: Option<String>,
     /// The column to sort by, as its head says
@@ -90,7 +90,7 @@ pub(super) struct TopArgs {
     /// Only rows that contain this text
     #[arg(long, value_name = "TEXT", help_heading = RESULT)]
     filter: Option<String>,
-    /// A configuration to load: top shows what it keeps together, and the figures of its cells
+    /// A configuration to load: top shows which threads it keeps together, and the figures of its cells
     #[arg(long, value_name = "FILE", help_heading = RESULT)]
     config: Option<PathBuf>,
     /// Colours [default: dark; none if NO_COLOR is set]
@@ -112,7 +112,7 @@ pub(super) fn run(args: &TopArgs, stdout: Stdout) -> Result<(), Failure> {
         return Err(Failure::Usage(anyhow!("--sharing-window: it is from 0.1 to {} s", LONGEST.as_secs())));
     }
     if args.decision.use_hints && !args.capture.hints.are_followed() {
-        return Err(Failure::Usage(anyhow!("--use-hints needs --hints-map, which says where the hints are")));
+        return Err(Failure::Usage(anyhow!("--use-hints needs --hints-map, which names the map of the hints")));
     }
     let mut state = State::new(args.view, args.interval);
     // A page that is printed once is about all that was sampled.

@@ -1,4 +1,4 @@
-//! What is on the screen, as text: a title, what there is to know of the whole, the names of the views, a table or what covers it, and
+//! What is on the screen, as text: a title, figures of the whole, the names of the views, a table or what covers it, and
 //! a line at the foot. `--once` prints the same.
 
 use std::ops::Range;
@@ -48,7 +48,7 @@ pub(super) struct Page {
     pub(super) foot: String,
     /// Where the cursor is at the foot.
     pub(super) cursor: Option<usize>,
-    /// What keys depend on.
+    /// The parts of the screen that keys depend on.
     pub(super) shown: Shown,
 }
 

@@ -27,7 +27,7 @@ const NAP: Duration = Duration::from_millis(100);
 const MAX_KEYS: usize = 256;
 /// How long the end waits for what is under way: longer than it takes where no mount is dead.
 const LAST: Duration = Duration::from_secs(2);
-/// What the worker does for a view, which nobody misses at the end.
+/// What the worker does for a view: it need not be finished at the end.
 const OPENING: &str = "opening the scheduling events";
 const CLOSING: &str = "closing the scheduling events";
 /// All that a view can be about, for a frozen one.
@@ -87,7 +87,7 @@ impl Engine {
         self.is_switching = self.worker.give(does.to_owned(), switch).is_ok();
     }
 
-    /// What is known now, as far as the model shows it.
+    /// What the model can show now.
     pub(super) fn look(&mut self, state: &State) -> (&Snapshot, &AroundNow) {
         self.switch(state.needs_scheduling());
         let by = if state.is_frozen { ALL.to_vec() } else { state.lines() };

@@ -1,4 +1,4 @@
-//! What the user looks at, and how: a pure model, which keys change and from which the screen is drawn.
+//! The state of the display: a pure model, which keys change and from which the screen is drawn.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ impl View {
     pub(super) const ALL: [Self; 7] =
         [Self::Groups, Self::Threads, Self::Processes, Self::Lines, Self::Scheduling, Self::Cpus, Self::Losses];
 
-    /// What it shows, one of which is shown at a time.
+    /// The views; one of them is shown at a time.
     pub(super) fn kinds(self) -> &'static [Kind] {
         match self {
             Self::Groups | Self::Lines | Self::Losses => &[Kind::Only],
@@ -66,7 +66,7 @@ impl View {
         }
     }
 
-    /// What it is called beside its number.
+    /// Its name beside its number.
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Groups => "groups",
@@ -112,20 +112,20 @@ pub(super) fn head(by: By) -> &'static str {
     }
 }
 
-/// What a view remembers while another one is shown.
+/// The state of a view while another one is shown.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct OfView {
     /// A place in [`View::kinds`].
     pub(super) kind: usize,
     pub(super) sort: Sort,
-    /// The key of the selected row, and where it was.
+    /// The key of the selected row, and its last position.
     pub(super) selected: Option<String>,
     pub(super) at: usize,
     /// The first row that is shown.
     pub(super) first: usize,
 }
 
-/// What a line at the foot asks for.
+/// The question of the prompt at the foot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Asked {
     Filter,
@@ -181,7 +181,7 @@ pub(super) struct State {
     pub(super) over: Over,
     /// Why the scheduler's events could not be switched on.
     pub(super) refused: Option<String>,
-    /// What is said at the foot until the next key.
+    /// The message at the foot until the next key.
     pub(super) message: Option<String>,
     /// What the worker does now.
     pub(super) under_way: Option<String>,
@@ -242,7 +242,7 @@ impl State {
         by
     }
 
-    /// Where the selected row is among rows with these keys: where its key is, else where it was.
+    /// The position of the selected row among rows with these keys: that of its key, else its last position.
     pub(super) fn selected<'a>(&self, mut keys: impl ExactSizeIterator<Item = &'a str>) -> usize {
         let of = self.of_view();
         let last = keys.len().saturating_sub(1);

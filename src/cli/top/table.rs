@@ -156,7 +156,7 @@ impl Table {
         }
     }
 
-    /// Leaves a column out of which nothing is known. A table without rows has all of them.
+    /// Leaves out a column without any known value. A table without rows has all columns.
     pub(super) fn drop_unknown(&mut self, head: &str) {
         let Some(at) = self.heads.iter().position(|(it, _)| *it == head) else { return };
         let is_unknown = |row: &Row| row.cells.get(at).is_none_or(|cell| cell.value == Value::Nothing);

@@ -147,7 +147,7 @@ fn is_there(events: PollFlags, limit: Option<Duration>) -> Result<bool> {
     Ok(!polled.iter().any(|it| it.revents().intersects(is_gone)))
 }
 
-/// Ends the process if the terminal is gone and yet not given back. crossterm reads a terminal that is gone again and again, for ever,
+/// Ends the process if the terminal is gone and yet not given back. crossterm reads a terminal that is gone again and again, forever,
 /// and [`wait`] cannot prevent all of that: it can go between the two.
 fn end_without_terminal() -> Result<()> {
     let watch = || {
@@ -226,7 +226,7 @@ mod tests {
         (ours, unsafe { OwnedFd::from_raw_fd(theirs) }.into())
     }
 
-    /// Runs this test again in a terminal, where it ends as `end` says: the process, and both sides of its terminal.
+    /// Runs this test again in a terminal, and ends it as `end` says: returns the process, and both sides of its terminal.
     fn start(name: &str, end: &str) -> (Child, File, File) {
         let (ours, theirs) = pair();
         let name = format!("cli::top::terminal::tests::{name}");

@@ -13,9 +13,9 @@ use crate::session::{AccessCounts, AccessLine, AroundNow, By, CpuNow, Group, Sna
 
 const NUMBER: fn(u8) -> Column = Column::number;
 const NAME: fn(u8) -> Column = Column::name;
-/// A group of which the configuration keeps less than this together is marked.
+/// A group is marked if the configuration keeps less than this part of it together.
 const LEAST_KEPT: f64 = 0.5;
-/// So many percent of lost samples are marked.
+/// Losses are marked from this percentage of the samples on.
 const MUCH_LOST: f64 = 1.0;
 
 /// The table of the view, sorted and filtered.

@@ -17,7 +17,7 @@ const MAX_JOBS: usize = 4;
 /// What is to be done.
 type Job = Box<dyn FnOnce() -> Answer + Send>;
 
-/// What became of a job.
+/// The result of a job.
 #[derive(Debug)]
 pub(super) enum Answer {
     /// What is said of it.
@@ -33,7 +33,7 @@ pub(super) enum Answer {
 pub(super) struct Worker {
     jobs: Sender<Job>,
     answers: Receiver<Answer>,
-    /// What the jobs do that have no answer yet, in order.
+    /// The descriptions of the jobs without an answer yet, in order.
     under_way: VecDeque<String>,
 }
 

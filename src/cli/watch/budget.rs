@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{clock_gettime, ClockId};
 
-/// What was used, and from when on there is room again.
+/// The CPU time that was used, and the time from which on the budget allows more.
 #[derive(Debug)]
 pub(super) struct Budget {
     /// The part of one CPU.

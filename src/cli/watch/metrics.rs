@@ -8,7 +8,7 @@ use super::store::Totals;
 use crate::evidence::Interval;
 use crate::host::{proc, Roots};
 
-/// Resident bytes of this process, as far as procfs tells.
+/// Resident bytes of this process, if procfs tells them.
 fn resident() -> u64 {
     proc::resident_bytes(&Roots::default()).unwrap_or_default()
 }

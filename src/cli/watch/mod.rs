@@ -69,7 +69,7 @@ const EXEC_NAP: Duration = Duration::from_millis(50);
 /// Slices that fail one after the other before the watch ends.
 const MAX_FAILED: u32 = 60;
 
-/// Sample a little all the time, and replace the configuration when another one is better
+/// Sample continuously at a low rate, and replace the configuration when a better one is found
 #[derive(Debug, Args)]
 #[command(
     after_help = EXAMPLES,
@@ -82,25 +82,25 @@ const MAX_FAILED: u32 = 60;
 pub(super) struct WatchingArgs {
     #[command(flatten)]
     capture: CaptureArgs,
-    /// How often it is decided again
+    /// How often to decide again
     #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = seconds, help_heading = TUNING)]
     interval: Duration,
-    /// The part of the time in which it samples, in slices of up to 1 s, and of one CPU that it uses for everything
+    /// The part of the time in which to sample, in slices of up to 1 s, and the part of one CPU that watch may use in all
     #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = percent, help_heading = TUNING)]
     duty: f64,
-    /// End after so many intervals
+    /// End after N intervals
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = TUNING)]
     intervals: Option<u64>,
     /// Last-level caches of this host [default: as --target-llcs says or as many as it has, at least 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=MAX_LLCS), help_heading = TUNING)]
     llcs: Option<u32>,
-    /// The configuration: what is there is the loaded one, and it is replaced when another one is better
+    /// The file of the configuration: its content is the loaded one, and watch replaces it with a better one
     #[arg(short = 'o', long = "output", value_name = "FILE", required = true, help_heading = RESULT)]
     output: PathBuf,
-    /// Run CMD with a shell after the configuration was replaced; $SCXPROF_CONFIG is its path
+    /// Run CMD with a shell after each replacement of the configuration; $SCXPROF_CONFIG is its path
     #[arg(long, value_name = "CMD", help_heading = RESULT)]
     exec: Option<String>,
-    /// Keep what was seen in DIR, so that a watch that is started again goes on
+    /// Keep the evidence and the counts in DIR, so that watch continues from them after a restart
     #[arg(long, value_name = "DIR", help_heading = RESULT)]
     state: Option<PathBuf>,
     /// Write figures to FILE for Prometheus after each interval
@@ -110,7 +110,7 @@ pub(super) struct WatchingArgs {
     evidence: EvidenceArgs,
     #[command(flatten)]
     decision: DecisionArgs,
-    /// Also print the scores by which it decides (docs/watch.md)
+    /// Also print the scores on which decisions are based (docs/watch.md)
     #[arg(short = 'v', long = "verbose", action = clap::ArgAction::Count, help_heading = RESULT)]
     verbose: u8,
 }
@@ -130,7 +130,7 @@ struct Watcher<'a> {
     /// It was said that the slices are late.
     is_late: bool,
     writes: Writes,
-    /// What it said last that the host cannot load.
+    /// The last sentence on groups that the host cannot load.
     limit: Option<String>,
 }
 
@@ -142,10 +142,10 @@ pub(super) fn run(args: &WatchingArgs) -> Result<(), Failure> {
         return Err(Failure::Usage(anyhow!("watch takes no COMMAND: it watches the host, -p PID or --cgroup PATH")));
     }
     if args.capture.watch.has_time() {
-        return Err(Failure::Usage(anyhow!("watch takes no -t: --interval and --duty say how long it samples")));
+        return Err(Failure::Usage(anyhow!("watch takes no -t: --interval and --duty set how long it samples")));
     }
     if args.decision.use_hints && !args.capture.hints.are_followed() {
-        return Err(Failure::Usage(anyhow!("--use-hints needs --hints-map, which says where the hints are")));
+        return Err(Failure::Usage(anyhow!("--use-hints needs --hints-map, which names the map of the hints")));
     }
     if args.duty <= 0.0 {
         return Err(Failure::Usage(anyhow!("--duty 0: it would never sample")));
@@ -232,11 +232,11 @@ pub(super) fn run(args: &WatchingArgs) -> Result<(), Failure> {
     done.and(watcher.save())
 }
 
-/// Where a file is written that is not waited for.
+/// The destination of a file, which must not block.
 fn to(path: &Path, readers: Readers) -> anyhow::Result<Output> {
     let output = Output::open(Some(path), readers)?;
     if output.may_wait() {
-        return Err(anyhow!("{} is no file, and a watch waits for no reader: name a file", path.display()));
+        return Err(anyhow!("{} is not a file, and a watch waits for no reader: name a file", path.display()));
     }
     Ok(output)
 }
@@ -323,8 +323,8 @@ impl Watcher<'_> {
         self.totals.late_slices += late;
         if late > 0 && !self.is_late {
             say!(
-                "note: a slice costs so much CPU time on this host that they come more rarely than --duty says, so that all is \
-                 no more than {:.3} % of a CPU; --duty or --interval could be larger, or -p or --cgroup watch less",
+                "note: slices need so much CPU time on this host that watch takes fewer of them than --duty allows, to stay within \
+                 {:.3} % of a CPU. Raise --duty or --interval, or sample less with -p or --cgroup",
                 self.budget.percent()
             );
         }
@@ -506,7 +506,7 @@ fn wait(mut child: Child, signals: &Signals) -> Option<String> {
                 }
                 let _ = child.wait();
                 return Some(match ended {
-                    Err(error) => format!("nobody knows how it ended: {error}"),
+                    Err(error) => format!("its exit status is not known: {error}"),
                     _ if signals.seen() => "it was killed, as the watch ends".to_owned(),
                     _ => format!("it was killed after {} s", EXEC_LIMIT.as_secs()),
                 });
@@ -532,7 +532,7 @@ fn part(part: Option<f64>) -> String {
     part.map_or_else(|| "-".to_owned(), |it| format!("{:.1} %", (it * 1000.0).round() / 10.0 + 0.0))
 }
 
-/// What an interval showed, in a line.
+/// The result of an interval, in a line.
 fn describe(found: &Interval, with_scores: bool) -> String {
     if let Some(reason) = &found.reason {
         return reason.clone();

@@ -1,4 +1,4 @@
-//! What a watch keeps on disk: its state and its configuration. No more is written than is read again.
+//! The files of a watch: its state and its configuration. It never writes more than it can read again.
 
 use std::fs::File;
 use std::io::Read;
@@ -20,7 +20,7 @@ const MAX_STATE: usize = 4 * MAX_CONFIGURATION + (1 << 20);
 /// The version of the state on disk.
 const STATE_VERSION: u32 = 1;
 
-/// What is kept beside the evidence.
+/// The state beside the evidence.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Stored {
     pub(super) version: u32,
@@ -32,7 +32,7 @@ pub(super) struct Stored {
     pub(super) totals: Totals,
 }
 
-/// What every version of the state has.
+/// The fields that every version of the state has.
 #[derive(Debug, Deserialize)]
 struct Versioned {
     version: u32,
@@ -109,7 +109,7 @@ impl Store {
     }
 }
 
-/// A text of at most so many bytes; `None` if there is no such file. Another user's link is not followed, and nothing is waited
+/// A text of at most this number of bytes; `None` if there is no such file. Another user's link is not followed, and nothing is waited
 /// for.
 fn read_bounded(path: &Path, most: usize) -> anyhow::Result<Option<String>> {
     let there = match find(path) {

@@ -1,4 +1,4 @@
-//! What `watch` tells systemd (sd_notify(3)), without ever waiting for it.
+//! The messages of `watch` to systemd (sd_notify(3)), which never block.
 //!
 //! The crate sd-notify sends and waits: a service manager that hangs would hang the watch.
 
@@ -19,7 +19,7 @@ pub(super) struct Systemd {
 }
 
 impl Systemd {
-    /// Of the socket that the environment names; without it, or if it is none, nothing is said.
+    /// For the socket that the environment names; without a valid one, no messages are sent.
     pub(super) fn of_environment() -> Self {
         let socket = std::env::var_os("NOTIFY_SOCKET").and_then(|name| connected(&name).ok());
         Self { socket, ..Self::default() }
@@ -46,7 +46,7 @@ impl Systemd {
         }
     }
 
-    /// What an interval showed, in a line.
+    /// The result of an interval, in a line.
     pub(super) fn status(&mut self, line: &str) {
         self.status = Some(line.replace('\n', " "));
         self.alive();

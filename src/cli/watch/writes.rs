@@ -1,4 +1,4 @@
-//! What a watch does when a file cannot be written: it says so and goes on, as on a full disk somebody may make room.
+//! Failed writes of a watch: it reports them and goes on, because space on a full disk may become free.
 
 use super::super::failure::Failure;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ const MOST: u32 = 10;
 pub(super) struct Writes(BTreeMap<&'static str, u32>);
 
 impl Writes {
-    /// What is to be said about an attempt to write.
+    /// The message about an attempt to write.
     ///
     /// # Errors
     /// That of the last attempt, if there were too many.

@@ -6,12 +6,12 @@ use super::layout::Layout;
 use super::rules;
 use super::sharers::{Shared, Sharer, COMPARED};
 
-/// Threads that are put in order at first: where threads share a cache, the fills of all after a few are avoided.
+/// The number of threads that are put in order at first: if threads share a cache, all fills after a few are avoided.
 const FIRST: usize = 64;
-/// A fill is avoided if it is not with this probability.
+/// A fill counts as avoided if the probability that it is not is below this.
 const NEVER: f64 = 1e-12;
 
-/// What an avoided miss of a region counts for: what is avoidable there beyond chance stands for all that is.
+/// The weight of an avoided miss of a region: what is avoidable there beyond chance stands for all avoidable misses.
 pub(super) fn worth(all: f64, base: f64) -> Option<f64> {
     (all > base).then(|| all / (all - base))
 }
@@ -20,17 +20,17 @@ pub(super) fn worth(all: f64, base: f64) -> Option<f64> {
 #[derive(Debug, Clone, Copy)]
 struct Thread {
     fills: f64,
-    /// Puts threads with as many fills into an order that has nothing to do with their groups.
+    /// Orders threads with the same number of fills independently of their groups.
     coin: u64,
     /// Its part of [`Expected::uses`].
     from: u32,
     to: u32,
 }
 
-/// What is expected of one region.
+/// The expected values of one region.
 #[derive(Debug, Default)]
 pub(super) struct Expected {
-    /// Of each group, the misses that it avoids, and those that it would avoid by chance.
+    /// For each group, the misses that it avoids, and those that it would avoid by chance.
     pub(super) kept: Vec<(f64, f64)>,
     seen: Vec<rules::Sharer>,
     of_sharers: Vec<Together>,
@@ -42,7 +42,7 @@ pub(super) struct Expected {
 }
 
 impl Expected {
-    /// What an avoided miss of a region counts for in [`super::score::Avoided`].
+    /// The weight of an avoided miss of a region in [`super::score::Avoided`].
     pub fn worth(&mut self, region: &Shared, layout: &Layout) -> f64 {
         let places = vec![0; region.sharers.len()];
         let all = self.compute(region, &[0], &places, layout, |_| 1.0);

@@ -40,7 +40,7 @@ fn avoidable(regions: &[Region], owner: impl Fn(u32) -> u32) -> Avoidable {
     Avoidable { regions: regions.iter().map(shared).collect(), in_slices: Vec::new(), slices: 0, demand }
 }
 
-/// Groups of which each has a cache for itself.
+/// Groups that each have a cache for themselves.
 fn own_caches(groups: usize, threads: usize) -> Layout {
     Layout::new(&vec![Group { cell: 0, cpus: 1.0 / groups as f64, threads }; groups], groups as u32)
 }

@@ -9,7 +9,7 @@ impl Sharing {
     /// Adds what `other` counted, as if its samples had been added here. Both must number threads and address spaces alike. Lines'
     /// code and bytes stay those of this sketch, and their times are forgotten.
     ///
-    /// What one of both dropped is not kept, but for hot pages: what is left is a random part of all pages with exact counts.
+    /// Pages that either dropped are not kept, except for hot pages: the rest is a random part of all pages with exact counts.
     pub(crate) fn merge(&mut self, other: &Self) {
         self.spans = None;
         self.threshold = self.threshold.min(other.threshold);
@@ -96,7 +96,7 @@ impl Sharing {
             if repeat.is_empty() {
                 self.repeats.len += 1;
             }
-            // What is the first access or write there is a further one here.
+            // The first access or write there is a further one here.
             let sum = |a: u32, b: u32, again: bool| a.saturating_add(b).saturating_add(u32::from(again));
             let small = |a: Small, b: Small| Small::new(a.get().saturating_add(b.get()));
             *repeat = Repeat {

@@ -66,11 +66,11 @@ struct EventLine {
     page: u64,
     line: u32,
     is_written: bool,
-    /// It touched a line beside it too.
+    /// It also touched an adjacent line.
     is_in_run: bool,
 }
 
-/// What the sketch counted, and what it had to drop.
+/// The counts of the sketch, and what it had to drop.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SketchStats {
@@ -128,7 +128,7 @@ pub struct Sharing {
     /// them.
     event: (u32, u64),
     event_lines: Vec<EventLine>,
-    /// The time of the samples so far; `None` if it is of no use.
+    /// The time of the samples so far; `None` if it is not used.
     spans: Option<Spans>,
 }
 
@@ -199,7 +199,7 @@ impl Sharing {
         self.add_as(thread, sample, Keys::new(thread, sample.memory));
     }
 
-    /// Announces a sample of [`Sharing::add_expected`]. Its slots are scattered over the memory: what the caller does until then
+    /// Announces a sample of [`Sharing::add_expected`]. Its slots are scattered over the memory: the caller's work until then
     /// overlaps the cache misses.
     #[inline]
     pub(crate) fn expect(&mut self, thread: u32, sample: &Sample) {

@@ -7,7 +7,7 @@ use crate::cluster::slot_table::Slot;
 use crate::cluster::spans::Spans;
 use crate::sample::{CodeAddr, MemoryId, LINE_SIZE};
 
-/// Touches of which all that is read is brought into the cache at once.
+/// Touches; all that is read of them is prefetched at once.
 const TOGETHER: usize = 64;
 
 /// One thread's accesses to one line.
@@ -42,7 +42,7 @@ impl Sharing {
         self.spans.as_ref()
     }
 
-    /// All that was counted beyond the first access to a line.
+    /// The counts beyond the first access to a line.
     pub(crate) fn repeats(&self) -> impl Iterator<Item = &Repeat> {
         self.repeats.iter()
     }

@@ -11,7 +11,7 @@ pub(crate) struct Touch {
     pub lines: u64,
     pub written: u64,
     pub thread: u32,
-    /// A bit for each eight lines of which some have a [`Repeat`]: most have none, and need not be looked up. Above these, a bit
+    /// A bit for each eight lines, set if some have a [`Repeat`]: most have none, and need not be looked up. Above these, a bit
     /// for each of the [`Spans`](crate::cluster::spans::Spans) in which the page was touched.
     pub marks: u32,
 }

@@ -1,4 +1,4 @@
-//! A number of 24 bits: four of them take the room of three of 32 bits.
+//! A number of 24 bits: four of them take as much memory as three numbers of 32 bits.
 
 /// A count that stays at its largest value, 16,777,215, or 24 bits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

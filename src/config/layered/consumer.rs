@@ -22,7 +22,7 @@ pub struct Consumer {
 
 #[derive(Debug, Clone)]
 struct Loaded {
-    /// The cgroups of which each makes a layer of this.
+    /// The cgroups; each makes a layer of this template.
     template: Option<Condition>,
     /// Some cgroup is known that the template's condition takes. Without one, the scheduler takes the layer as it is written.
     has_cgroup: bool,
@@ -48,8 +48,8 @@ impl Condition {
 /// The layers that may take a thread.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Takers {
-    /// Those that take it if a condition holds of which it is not known, in the scheduler's order; each with the kinds of these
-    /// conditions. The first of which it holds takes the thread.
+    /// Those that take it if an undecided condition holds, in the scheduler's order; each with the kinds of these
+    /// conditions. The first one whose condition holds takes the thread.
     pub maybe: Vec<(usize, BTreeSet<&'static str>)>,
     /// The one that takes it if none of them holds; `None` if no layer takes every thread.
     pub otherwise: Option<usize>,
@@ -62,7 +62,7 @@ struct Known<'a> {
     /// Of the main thread of its process, whose user, parent and namespace it has.
     main: Option<&'a TaskFacts>,
     process: Option<&'a [u8]>,
-    /// As `format_cgrp_path` in util.bpf.c has it, which ends a path with `/`.
+    /// In the form of `format_cgrp_path` in util.bpf.c, which ends a path with `/`.
     path: Vec<u8>,
 }
 
@@ -86,7 +86,7 @@ impl Consumer {
         Ok(Self { layers: layers.collect::<Result<_, LayeredError>>()? })
     }
 
-    /// Says which cgroups there are, by their paths below `/sys/fs/cgroup`: templates depend on it.
+    /// Sets the existing cgroups, by their paths below `/sys/fs/cgroup`: templates depend on it.
     pub(crate) fn know_cgroups<'a>(&mut self, paths: impl Iterator<Item = &'a [u8]>) {
         if !self.layers.iter().any(|layer| layer.template.is_some()) {
             return;
@@ -107,7 +107,7 @@ impl Consumer {
 
     /// The layers that may take a thread.
     ///
-    /// One with a hint is in the layer that has the hint, whatever else matches (`maybe_refresh_task_layer_from_hint` in
+    /// A thread with a hint is in the layer that has the hint, whatever else matches (`maybe_refresh_task_layer_from_hint` in
     /// main.bpf.c), unless that depends on the load.
     #[must_use]
     pub fn takers(&self, task: &Task<'_>, tasks: &Tasks) -> Takers {
@@ -143,7 +143,7 @@ impl Consumer {
                 },
             }
         }
-        // What takes it in any case does not depend on anything.
+        // A layer that takes it in any case does not depend on anything.
         takers.maybe.retain(|it| Some(it.0) != takers.otherwise);
         takers
     }

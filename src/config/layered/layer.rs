@@ -71,9 +71,9 @@ pub enum LayerMatch {
     AvgRuntime(u64, u64),
     /// The thread has this hint. It must be the only condition of its alternative but for the next two, and occur in one layer only.
     HintEquals(u64),
-    /// All CPUs together are used less than this, of 1.
+    /// All CPUs together are used less than this, from 0 to 1.
     SystemCpuUtilBelow(f64),
-    /// Less than this part, of 1, of the layer's threads waits in a queue.
+    /// Less than this part, from 0 to 1, of the layer's threads waits in a queue.
     DsqInsertBelow(f64),
     /// The thread may only run on CPUs of this NUMA node.
     NumaNode(u32),
@@ -130,7 +130,7 @@ pub enum LayerKind {
 /// Which CPUs a layer gets, and how many. The scheduler has more options, which say how a layer's threads are scheduled.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cpus {
-    /// The utilization, of 1, below which it loses CPUs and above which it gets more; an `Open` layer has none.
+    /// The utilization, from 0 to 1, below which it loses CPUs and above which it gets more; an `Open` layer has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub util_range: Option<(f64, f64)>,
     /// Which CPUs it gets next.
@@ -166,7 +166,7 @@ pub enum Growth {
 }
 
 const UTIL_RANGE: (f64, f64) = (0.5, 0.8);
-/// The last layer has at least one of so many CPUs.
+/// The last layer has at least one of this number of CPUs.
 const REST_SHARE: usize = 16;
 
 impl Cpus {
@@ -189,7 +189,7 @@ impl LayerKind {
         Self::Grouped(Cpus::whole_caches(None))
     }
 
-    /// For all other threads, on a host of so many CPUs. A sixteenth of them is its own: an `Open` layer has no CPU left while the
+    /// For all other threads, on a host with `target_cpus` CPUs. A sixteenth of them is its own: an `Open` layer has no CPU left while the
     /// others are saturated, and the shell hangs.
     #[must_use]
     pub fn rest(target_cpus: usize) -> Self {

@@ -15,7 +15,7 @@
 //!
 //! A layer gets CPUs so that their utilization stays in `util_range`. scx_layered matches a thread again when it is renamed.
 //!
-//! A configuration of somebody else may have all that scx_layered 1.1.4 reads: [`parse`] reads it, [`loads`] says what the scheduler
+//! A configuration of another author may have all that scx_layered 1.1.4 reads: [`parse`] reads it, [`loads`] says what the scheduler
 //! would refuse, and [`Consumer`] says which layer takes a thread, as far as that can be known.
 
 mod consumer;

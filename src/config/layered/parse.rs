@@ -14,11 +14,11 @@ const MAX_PREFIX: usize = 15;
 /// Bytes of a `CmdJoin`, which is stored as a prefix of a name.
 const MAX_JOIN: usize = 15;
 
-/// Why a text is no configuration.
+/// Why a text is not a configuration.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ParseError {
-    /// It is not even JSON.
+    /// It is not JSON.
     #[error("{0}")]
     Json(#[from] serde_json::Error),
     /// The whole is no list.
@@ -26,10 +26,10 @@ pub enum ParseError {
         "a configuration of scx_layered is a list of layers: [{{\"name\": ..., \"matches\": ..., \"kind\": ...}}, ...]"
     )]
     NoList,
-    /// A layer has something else than scx_layered reads.
+    /// A layer has something that scx_layered does not read.
     #[error("layer {layer}, {field}: {problem}")]
     Field {
-        /// The layer: its name, or its number from 1 where it has none.
+        /// The layer: its name, or its number from 1 if it has no name.
         layer: String,
         /// The field, such as `kind.Confined.util_range`.
         field: String,

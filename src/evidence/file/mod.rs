@@ -67,7 +67,7 @@ pub enum FileError {
         path: PathBuf,
     },
     /// It is no Parquet, or is damaged.
-    #[error("{}: it is no file of evidence, or damaged: {reason}", path.display())]
+    #[error("{}: not a file of evidence, or damaged: {reason}", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -75,7 +75,7 @@ pub enum FileError {
         reason: String,
     },
     /// It is Parquet, but no evidence.
-    #[error("{}: it is no file of evidence: it has no column {column}", path.display())]
+    #[error("{}: not a file of evidence: it has no column {column}", path.display())]
     NoColumn {
         /// The file.
         path: PathBuf,
@@ -140,7 +140,7 @@ pub fn read_until(
     }
     let file = File::open(path).map_err(open)?;
     let reader = Reader { path, len: found.len(), stop };
-    // The crate is well tested with what others wrote, and not with what nobody wrote.
+    // The crate is well tested with files that real writers wrote, but not with hostile bytes.
     let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| reader.read(file, evidence, key)));
     read.unwrap_or_else(|_| Err(reader.damaged("its parts contradict each other")))
 }
@@ -327,7 +327,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// The first row's version: where it is another one, columns may be missing too.
+    /// The first row's version: if it is another one, columns may be missing too.
     fn check_version(&self, reader: &SerializedFileReader<File>, place: usize) -> Result<(), FileError> {
         let metadata = reader.metadata();
         if metadata.row_groups().first().is_none_or(|group| group.num_rows() < 1) {
@@ -346,7 +346,7 @@ impl Reader<'_> {
         }
     }
 
-    /// So many values of a column, instead of those that were there.
+    /// This number of values of a column, instead of the existing ones.
     fn column(
         &self,
         column: &mut ColumnReader,

@@ -84,7 +84,7 @@ fn reading_stops_within_a_file() {
     assert!((1000..2000).contains(&evidence.len()), "{}", evidence.len());
 }
 
-/// A file with so many rows, which all have the same text in a column, by its number, and 1 as numbers.
+/// A file with this number of rows, which all have the same text in a column, by its number, and 1 as numbers.
 fn columns(schema: TypePtr, properties: WriterProperties, rows: usize, text: impl Fn(usize) -> String) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut writer = SerializedFileWriter::new(&mut bytes, schema, Arc::new(properties)).unwrap();

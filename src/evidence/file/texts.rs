@@ -19,7 +19,7 @@ pub(super) struct Texts {
     a: Class,
     b: Class,
     host: String,
-    /// What they are, as rows share it; `None` if the texts have changed.
+    /// The values, as rows share them; `None` if the texts have changed.
     found: Found,
     recent: Recent,
 }

@@ -102,12 +102,12 @@ pub enum NoFigure {
     Unreadable,
 }
 
-/// What the hardware counts of the tasks of a group in one cache. Bytes.
+/// The hardware's counts for the tasks of a group in one cache, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Figures {
     /// Their part of the cache now: `llc_occupancy`.
     pub occupancy: Result<u64, NoFigure>,
-    /// What the cache has moved from and to memory so far: `mbm_total_bytes`.
+    /// Bytes that the cache has moved from and to memory so far: `mbm_total_bytes`.
     pub total: Result<u64, NoFigure>,
     /// The part of it whose memory is of the cache's own node: `mbm_local_bytes`.
     pub local: Result<u64, NoFigure>,
@@ -134,7 +134,7 @@ pub struct Rates {
 }
 
 impl Figured {
-    /// The rates since `earlier`, by cache. There is none where a figure is missing or has gone back, where time has not passed, or
+    /// The rates since `earlier`, by cache. There is no rate if a figure is missing or has gone back, if no time has passed, or
     /// where the figures are of other groups.
     #[must_use]
     pub fn rates_since(&self, earlier: &Self) -> BTreeMap<u32, Rates> {
@@ -184,7 +184,7 @@ impl Resctrl {
         Ok(found)
     }
 
-    /// The figures of all tasks of the host: of the root group and all other control groups, each of which counts those of its
+    /// The figures of all tasks of the host: of the root group and all other control groups; each counts those of its
     /// monitoring groups too. It needs no group of our own.
     #[must_use]
     pub fn of_host(&self) -> Figured {
@@ -222,7 +222,7 @@ impl Resctrl {
                     // Held so that others see that its process lives, also from another pid namespace.
                     let held = fs::File::open(&path).and_then(|dir| lock(&dir).map(|()| dir));
                     if !path.exists() {
-                        // Another process began at the same time, and nobody held it yet.
+                        // Another process began at the same time, and no group held it yet.
                         continue;
                     }
                     return match held {
@@ -296,7 +296,7 @@ pub struct MonitoringGroup {
     _held: fs::File,
 }
 
-/// What became of threads that were to be counted in a group.
+/// The result of moving threads into a group.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 // As for config::Layers: clippy looks at it only where no feature makes this module public.
 #[allow(clippy::struct_field_names)]

@@ -186,7 +186,7 @@ fn only_what_dead_processes_of_ours_left_is_removed() {
     {
         fs::create_dir(tree.point().join("mon_groups").join(name)).unwrap();
     }
-    // 5 is another process by now; 4 lives, perhaps in another pid namespace, and holds its group.
+    // 5 is another process now; 4 lives, perhaps in another pid namespace, and holds its group.
     tree.write("proc/5/stat", "");
     let far = tree.point().join("mon_groups/scxprof-4-0");
     fs::create_dir(&far).unwrap();

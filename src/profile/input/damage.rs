@@ -1,4 +1,4 @@
-//! What of a profile could not be read, one sentence each.
+//! The damage of a profile, one sentence each.
 
 use perf_event_open_sys::bindings as sys;
 
@@ -11,7 +11,7 @@ use scxprof_perf::record::Header;
 
 /// The number of unparseable records that are listed.
 const MAX_LISTED: usize = 1000;
-/// What a text without its end is.
+/// The noun for a text without its end.
 const CUT: &str = "the file ends within a line: what came after it is missing";
 
 /// Lines of a text that are no samples.
@@ -23,7 +23,7 @@ pub(crate) struct UnreadableLines {
     all: u64,
     /// The text has no other lines.
     is_all: bool,
-    /// What is said of them.
+    /// The sentence about them.
     pub(crate) sentence: String,
 }
 

@@ -241,7 +241,7 @@ impl Profile {
         })
     }
 
-    /// What the recording says of its threads beside samples, and what of that could not be read; nothing if another program made it.
+    /// The facts about threads in the recording beside samples, and damage to these; nothing if another program made it.
     #[must_use]
     pub fn tasks(&self) -> (Tasks, Option<String>) {
         let Some(path) = self.beside.as_ref().map(|dir| dir.join(tasks::NAME)) else { return Default::default() };
@@ -270,7 +270,7 @@ impl Profile {
         self.meta.is_none() && perf_data.text(feature::VERSION).is_some_and(|tool| features::is_own(&tool))
     }
 
-    /// What it says about itself, as `scxprof trace info` prints it, after its last record was read.
+    /// Its description, as `scxprof trace info` prints it, after its last record was read.
     pub(crate) fn recorded(&mut self) -> Recorded {
         let mut recorded = Recorded {
             is_ours: self.meta.is_some(),
@@ -394,7 +394,7 @@ impl Profile {
         self.perf_data().into_iter().flat_map(PerfData::events).map(|event| event.name.as_deref())
     }
 
-    /// What its scheduling events lack for complete statistics, one sentence each.
+    /// What is missing in its scheduling events for complete statistics, one sentence each.
     #[must_use]
     pub fn sched_lacks(&self) -> Vec<String> {
         let Some(perf_data) = self.perf_data() else { return Vec::new() };

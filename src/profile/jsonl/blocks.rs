@@ -7,7 +7,7 @@ use super::{Counts, JsonSample, Reader, MAX_LINE};
 /// Bytes of a block; a few more if its last line needs them.
 const BLOCK: usize = 256 << 10;
 
-/// A block has room for as many lines as if each had so many bytes; most have more.
+/// A block has room for as many lines as if each had this number of bytes; most have more.
 const SHORT_LINE: usize = 320;
 
 /// Lines of a file, in blocks.

@@ -137,7 +137,7 @@ struct Fields<'a> {
 /// The number of lines that lacked each field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Missing {
-    /// No `place`: the memory is identified by its physical frame, or by process and address.
+    /// No `memory`: it is identified by its physical frame, or by process and address.
     pub memory: u64,
     /// No `op` and no `data_src`: loads and stores are not distinguished.
     pub op: u64,
@@ -152,7 +152,7 @@ pub struct Missing {
 }
 
 impl Missing {
-    /// What they lacked, in one sentence; `None` if no line lacked anything.
+    /// The fields that they lacked, in one sentence; `None` if no line lacked any.
     #[must_use]
     pub fn sentence(&self) -> Option<String> {
         let lacks: Vec<String> = [
@@ -184,7 +184,7 @@ pub struct JsonSample {
     pub number: u64,
 }
 
-/// What was read so far.
+/// The counts so far.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Counts {
     /// Lines that are not empty.

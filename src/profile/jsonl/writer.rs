@@ -11,7 +11,7 @@ use scxprof_base::escape;
 
 /// Bytes that are written at a time.
 const BUFFER: usize = 256 << 10;
-/// What a line says of code without a name, as perf prints it: scx_characterize reads no line without these fields.
+/// The text for code without a name, as perf prints it: scx_characterize reads no line without these fields.
 pub const UNKNOWN_CODE: &[u8] = b",\"sym\":\"[unknown]\",\"dso\":\"[unknown]\"";
 /// Threads with cached text.
 const THREADS: usize = 1024;
@@ -47,7 +47,7 @@ pub struct Writer<W: Write> {
     /// Lines that are not yet written.
     buffer: Vec<u8>,
     source: Source,
-    /// What the lines say of each event.
+    /// The text of each event in the lines.
     events: Vec<Box<[u8]>>,
     /// The beginning of the lines of threads, at the last bits of their ids.
     threads: Vec<Cached<(Option<Comm>, u32, u32)>>,
@@ -93,7 +93,7 @@ impl<W: Write> Writer<W> {
     /// Writes one access; `code` is the [`code_text`] of its instruction, or [`UNKNOWN_CODE`]; without one the line says nothing of it.
     ///
     /// # Errors
-    /// Those of the writer.
+    /// The errors of the writer.
     pub fn write(&mut self, sample: &Sample, cgroup: Option<&[u8]>, code: Option<&[u8]>) -> io::Result<()> {
         let raw = &sample.raw;
         let line = &mut self.buffer;
@@ -176,7 +176,7 @@ impl<W: Write> Writer<W> {
     /// Writes the rest and returns the writer.
     ///
     /// # Errors
-    /// Those of the writer.
+    /// The errors of the writer.
     pub fn finish(mut self) -> io::Result<W> {
         self.out.write_all(&self.buffer)?;
         self.out.flush()?;

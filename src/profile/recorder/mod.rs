@@ -66,7 +66,7 @@ pub struct Recorder {
     begin: u64,
 }
 
-/// What is being recorded.
+/// The recording in progress.
 struct Opened {
     events: Vec<OpenEvents>,
     identity: Identity,

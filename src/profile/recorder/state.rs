@@ -47,7 +47,7 @@ pub(super) struct OpenFiles {
     pub(super) failed: Option<io::Error>,
 }
 
-/// What must be done with records before they are written.
+/// The processing of records before they are written.
 pub(super) struct Noted {
     /// The words to replace so that perf can read the file, with their positions.
     pub(super) strange: Vec<(usize, [u8; 8])>,

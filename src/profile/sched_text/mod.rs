@@ -48,7 +48,7 @@ struct Fields<'a> {
     hint: Option<u64>,
 }
 
-/// What a line says.
+/// The contents of a line.
 struct Line<'a> {
     comm: Comm,
     pid: u32,

@@ -1,4 +1,4 @@
-//! What a tracepoint says, from the text that the kernel or perf's plugins print of it, and the same text again.
+//! Converts the text that the kernel or perf's plugins print for a tracepoint to fields, and back.
 //!
 //! `sched_switch` and the wakeups have two forms: that of the kernel (`prev_comm=a prev_pid=1 ...`), and that of libtraceevent's plugin
 //! (`a:1 [120] S ==> b:2 [120]`). Names may contain anything, so all is read from its end.
@@ -8,7 +8,7 @@ use memchr::memmem;
 use crate::sample::sched::{SchedTask, SchedWhat, TaskState, WakenBy};
 use crate::sample::Comm;
 
-/// What the tracepoint `name` says; `None` if it is none that is read, and an error if its text is not understood.
+/// The fields of the tracepoint `name`; `None` if it is not supported, and an error if its text cannot be parsed.
 pub(crate) fn parse(name: &str, trace: &[u8], by: WakenBy) -> Option<Result<SchedWhat, ()>> {
     let what = match name {
         "sched_switch" => switch(trace),

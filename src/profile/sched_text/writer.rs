@@ -11,7 +11,7 @@ use scxprof_base::escape;
 
 /// Threads whose name and hint are remembered.
 const MAX_THREADS: usize = 1 << 18;
-/// What the kernel calls softirqs.
+/// The kernel's names of softirqs.
 const SOFTIRQS: [&str; 10] =
     ["HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU"];
 
@@ -34,7 +34,7 @@ impl<W: Write> Writer<W> {
     /// Writes one event; of those that no tracepoint has it keeps what they say.
     ///
     /// # Errors
-    /// Those of the writer.
+    /// The errors of the writer.
     pub(crate) fn write(&mut self, event: &SchedEvent) -> io::Result<()> {
         let SchedEvent { time, cpu, pid, tid, .. } = *event;
         if let SchedWhat::Hint { tid, hint } = event.what {
@@ -73,7 +73,7 @@ impl<W: Write> Writer<W> {
     /// Writes the rest.
     ///
     /// # Errors
-    /// Those of the writer.
+    /// The errors of the writer.
     pub(crate) fn finish(mut self) -> io::Result<()> {
         self.out.flush()
     }

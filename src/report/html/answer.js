@@ -103,7 +103,7 @@ const matches = (prefixes) => prefixes.map((list) => list.map((prefix) => `${pre
 function acrossCells(pairs) {
     const cell = ({ name, cgroup }) => (cgroup === null ? name : `${name} of ${cgroup}`);
     return el("div", {}, el("h3", {}, "Shared across cells"),
-        el("p", { class: "dim" }, "Each cell has CPUs of its own. These possible misses would be avoided if both cells used one cache."),
+        el("p", { class: "dim" }, "Each cell has its own CPUs. These possible misses would be avoided if both cells used one cache."),
         table({ label: "Shared across cells", rows: pairs, limit: 20, columns: [
             { name: "Cell", value: (row) => cell(row.smaller) }, { name: "and", value: (row) => cell(row.larger) },
             { name: "Misses", isNumber: true, value: (row) => row.misses },

@@ -2,10 +2,10 @@
 
 const SHARING = {
     false: ["false sharing", "Different bytes of one line: it is written, and no thread touched a byte that another one wrote"],
-    true: ["true sharing", "Two threads touched a byte in common, and one of them wrote it"],
+    true: ["true sharing", "Two threads touched the same byte, and one of them wrote it"],
     none: ["no write sampled", "All samples of it are loads"],
     waited: ["waited on", "All samples of it are loads, by a thread that does little else: it waits for a write, and writes are too few to be sampled"],
-    unknown: ["unknown", "Too few samples to say, or the source does not see who writes"],
+    unknown: ["unknown", "Too few samples to decide, or the source does not see writes"],
 };
 
 /** How threads share a line, as the command line says it. */
@@ -38,7 +38,7 @@ function codeText(code) {
 /** The 64 bytes of a line: who read and who wrote which. */
 function bytePicture(line) {
     const rows = line.by_thread.filter((thread) => thread.loaded.length + thread.stored.length > 0);
-    if (!rows.length) return el("p", { class: "dim" }, "Which bytes were touched was not kept of this line.");
+    if (!rows.length) return el("p", { class: "dim" }, "The touched bytes of this line were not kept.");
     const picture = (thread) => {
         const row = el("div", { class: "row", role: "img", "aria-label": `${threadName(thread)} read bytes ${ranges(thread.loaded)}, wrote bytes ${ranges(thread.stored)}` });
         const put = (list, what) => list.forEach(([first, last]) => {
@@ -57,7 +57,7 @@ function bytePicture(line) {
 
 function lineDetail(line, report) {
     return el("div", {},
-        line.sharing === "false" ? el("p", {}, el("b", {}, "False sharing: "), "fields of different threads share this line by accident. Give each thread's fields a line of their own (alignment to 64 bytes, padding), and the transfers between caches end.") : null,
+        line.sharing === "false" ? el("p", {}, el("b", {}, "False sharing: "), "fields of different threads share this line by accident. Put each thread's fields into a separate line (alignment to 64 bytes, padding), and the transfers between caches end.") : null,
         line.sharing === "unknown" ? el("p", { class: "dim" }, SHARING.unknown[1], ".") : null,
         bytePicture(line),
         table({ label: "Threads of this line", rows: line.by_thread, columns: [

@@ -78,7 +78,7 @@ function start(report, raw) {
         const told = [...matched].filter(([what, found]) => found > 0 || what === "row").map(([what, found]) => `${number(found)} ${what}${found === 1 ? "" : "s"}`);
         document.getElementById("matched").textContent = text ? told.join(", ") : "";
     });
-    // Paper is light, and narrower than most screens; nobody opens what is closed on it.
+    // Paper is light, and narrower than most screens; what is closed cannot be opened on it.
     const closed = document.querySelectorAll("#unseen details:not([open])");
     let wasDark = false;
     addEventListener("beforeprint", () => {

@@ -403,7 +403,7 @@ function matrixSection(report) {
     };
     section("matrix", "Who shares with whom",
         el("p", { class: "dim" }, "Each row and column is a thread; a coloured square is a pair that shares memory. Its number is, summed over their regions (data structures), the possible misses of the thread that has fewer: these would be avoided if both used one cache. (A sample can have several accesses.)", el("span", { class: "screen" }, " Click a square for the memory, the diagonal for one thread.")),
-        el("p", { class: "controls" }, el("label", { for: "order" }, "Order by "), order, " ", hubs, " ", el("label", { for: "hubs", title: "Pages that nearly all threads use: they do not tell who belongs together" }, "with hubs"), zoomHint),
+        el("p", { class: "controls" }, el("label", { for: "order" }, "Order by "), order, " ", hubs, " ", el("label", { for: "hubs", title: "Pages that nearly all threads use: they do not tell which threads belong together" }, "with hubs"), zoomHint),
         el("p", {}, "Shared misses: 0 ", legend, end),
         labels, nothing,
         el("div", { class: "matrix" }, el("div", { class: "drawn" }, drawing, othersRow), el("div", { class: "beside" }, panel, pairsPart)));

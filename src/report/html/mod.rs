@@ -81,14 +81,14 @@ fn threads_of(report: &Report) -> Vec<Vec<usize>> {
     report.cells.iter().map(|cell| cell.subcells.iter().map(|subcell| subcell.threads.len()).collect()).collect()
 }
 
-/// Halves a list, what counts least being at its end; whether there was something to leave out.
+/// Halves a list, whose least important entries are at its end; returns whether there was something to leave out.
 fn halve_list<T>(list: &mut Vec<T>) -> bool {
     let is_any = !list.is_empty();
     list.truncate(list.len() / 2);
     is_any
 }
 
-/// Leaves out half of what there may be too much of; false if nothing of it was left.
+/// Leaves out half of the lists that may be too long; false if nothing was left to leave out.
 fn halve(report: &mut Report) -> bool {
     let mut is_any = !report.matrix.threads.is_empty();
     let matrix = &mut report.matrix;
@@ -133,7 +133,7 @@ fn made(report: &Report, page: About) -> io::Result<String> {
     Ok(filled(&[("title", &title(report)), ("style", &STYLE.concat()), ("script", &SCRIPT.concat()), ("data", &data)]))
 }
 
-/// What a tab of the browser shows: whose report this is.
+/// The title of the browser's tab: which host or profile the report is about.
 fn title(report: &Report) -> String {
     let of = report.run.profile.as_deref().or(report.run.host.as_deref());
     let title = of.map_or_else(|| "scxprof".to_owned(), |of| format!("{of} - scxprof"));

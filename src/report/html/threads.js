@@ -41,7 +41,7 @@ function scheduling(report) {
                 { name: "Waits", isNumber: true, value: (row) => row.waits, title: "How often a thread was runnable without a CPU" },
                 { name: "Mean wait", isNumber: true, title: "After a wakeup, and after it lost its CPU to another thread", value: (row) => (row.waits ? row.wait_ns / row.waits : null), cell: (row) => duration(row.waits ? row.wait_ns / row.waits : null) },
                 { name: "Longest wait", isNumber: true, value: (row) => row.wait_max_ns, cell: (row) => duration(row.wait_max_ns) },
-                { name: "Wakeups", isNumber: true, value: (row) => timed(row), title: "Wakeups of its threads whose time to the CPU is known: the latencies beside are of so many" },
+                { name: "Wakeups", isNumber: true, value: (row) => timed(row), title: "Wakeups of its threads with a known time to the CPU, from which the latencies beside are computed" },
                 latency("Wakeup latency p50", (row) => row.latency_p50_ns, "From a wakeup to the CPU: median"),
                 latency("p99", (row) => row.latency_p99_ns, "From a wakeup to the CPU: 99 % are as short. Of fewer than 100 wakeups it is grey: the longest of few"),
                 latency("max", (row) => row.latency_max_ns, "From a wakeup to the CPU: the longest"),

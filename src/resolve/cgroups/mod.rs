@@ -153,7 +153,7 @@ impl Cgroups {
         while let Some(dir) = open.pop() {
             let Ok(entries) = fs::read_dir(&dir) else { continue };
             read += 1;
-            // A cgroup has tens of files, of which nothing is asked but their kind, which is in the directory.
+            // A cgroup has tens of files; only their kind is needed, which the directory has.
             let is_dir = |entry: &DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
             let inner: Vec<DirEntry> = entries.flatten().filter(is_dir).collect();
             let are_leaves = counts_children && inner.len() >= MANY && descendants(&dir) == Some(inner.len());

@@ -42,7 +42,7 @@ const MAKING: &str = r"^(memset\w*|clear_page\w*|__mutex_init|\w*init_key|__init
 /// directories (fs/buffer.c, fs/jbd2, fs/ext4/namei.c, fs/ext4/ialloc.c, fs/ext4/mballoc.c, fs/xfs, fs/btrfs/ctree.c).
 const COMMON: &str = r"^((__)?alloc_skb\w*|(__)?skb_clone|__copy_skb_header|skb_release_\w+|(__)?kfree_skb\w*|consume_skb|skb_copy_\w+|__skb_datagram_iter|napi_\w+|dst_\w+|\w+_dst_check|ipv[46]_mtu|ip6?_(mtu|skb_dst_mtu|finish_output\w*|output|rcv\w*|local_deliver\w*|forward)|(__)?(neigh|fib|dev|netif|netdev|qdisc|nf)_\w+|validate_xmit_\w+|loopback_xmit|eth_\w+|process_backlog|enqueue_to_backlog|mntget|mntput\w*|(__)?d_\w+|dput|dget\w*|lockref_\w+|link_path_walk\w*|\w+_permission|may_open|lookup_\w+|path_\w+|walk_component|step_into\w*|pick_link|filename_\w+|find_get_block\w*|(__)?(find_get_block|bread|brelse|bforget)\w*|mark_buffer_\w+|(__)?jbd2_\w+|start_this_handle|(__)?ext4_(journal|handle_dirty|new_inode|find|add|search|check|insert|delete|generic_delete|lookup|create|unlink|mkdir|rmdir|rename|link|orphan|free|get_group|inode_table|get_inode_loc|mb|has_free|claim_free|evict)\w*|add_dirent_to_buf|recently_deleted|xlog_\w+|xfs_(trans|log|buf|da|dir|ialloc|alloc|inobt|perag|iunlink|create|remove|lookup)\w*|btrfs_(search|insert|del|release|lock|unlock|transaction|join|commit|lookup|create|unlink)\w*)$";
 
-/// What a function does with memory.
+/// How a function uses memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FunctionKind {
     /// It works with it.
@@ -163,7 +163,7 @@ impl KernelCode {
         &mut self.memory
     }
 
-    /// What the function with that instruction does.
+    /// How the function with that instruction uses memory.
     #[must_use]
     pub fn kind(&self, ip: u64) -> FunctionKind {
         self.functions.find(ip).map_or(FunctionKind::Work, |(function, _)| function.kind)

@@ -207,7 +207,7 @@ pub struct CodeCounts {
     pub errors: BTreeMap<i32, u64>,
 }
 
-/// What a window of a file depends on, beside the content of the file.
+/// The key of a window of a file, beside the content of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Place {
     /// The number of the contents, see [`MappedFile`].
@@ -239,7 +239,7 @@ pub struct CodeCache {
     /// Files that could not be opened for an address space, and when.
     missing: Cache<(u32, FileKey), u64>,
     pages: Pages,
-    /// What was made of them.
+    /// The result of decoding them.
     windows: Cache<Place, FileWindow>,
     memory: Cache<(u32, u64), MemoryPage>,
     /// Processes and pages that are to be read again until they are settled, and when that was last done.
@@ -362,7 +362,7 @@ impl CodeCache {
         let made = window(&found);
         // What could not be read may be read the next time.
         if error.is_none() {
-            // With its entry in the table, a quarter of which is empty, and the counts beside the bytes.
+            // With its entry in the table (a quarter of the table is empty) and the counts beside the bytes.
             let weight = found.bytes.len() + 2 * size_of::<(Place, FileWindow, usize)>();
             self.windows.insert_weighted(place, found, weight);
         }

@@ -224,7 +224,7 @@ fn jit_code_is_believed_once_it_stays_the_same_and_known_by_its_bytes() {
     let mut cache = host.cache();
     let jit = Mapping { dev: 0, ino: 0, path: b"", writable: true, ..host.mapping() };
     let mut now = SECOND;
-    // Reads so many times for a sample shortly before; returns the last result.
+    // Reads this number of times for a sample shortly before; returns the last result.
     let mut look = |cache: &mut CodeCache, times: u32| {
         let mut last = None;
         for _ in 0..times {

@@ -102,7 +102,7 @@ impl Maps {
             self.counts.unreadable += 1;
             return None;
         };
-        // A shared mapping that had no room is none of those that are known.
+        // A shared mapping that had no room is not among the known ones.
         let files = files.ranges(left_out + unread);
         self.counts.left_out += left_out + unread;
         table.set_files(files);

@@ -239,7 +239,7 @@ impl Maps {
         }
     }
 
-    /// The mappings of all processes that are known, each with the number of its address space where it has one, and its process.
+    /// The mappings of all known processes, each with the number of its address space, if it has one, and its process.
     pub(super) fn tables(&self) -> impl Iterator<Item = (Option<u32>, u32, Arc<Mappings>)> + '_ {
         let ended = self.ended.iter().map(|(space, pid, table)| (Some(*space), *pid, Arc::clone(table)));
         let live = self
@@ -488,7 +488,7 @@ impl Maps {
         if self.paths.len() >= self.sweep_at {
             self.sweep_paths();
         }
-        // What is gone first: nobody is asked to read it again.
+        // Dead processes first: their mappings need not be read again.
         while self.bytes() > self.limit && !self.ended.is_empty() {
             self.forget_ended();
         }

@@ -1,4 +1,4 @@
-//! What the tables of mappings hold at a moment.
+//! The sizes of the tables of mappings at a moment.
 
 use std::sync::Arc;
 

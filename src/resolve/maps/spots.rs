@@ -13,7 +13,7 @@ pub(super) struct Spot {
     /// From the first address to the one after the last.
     pub(super) start: u64,
     pub(super) end: u64,
-    /// The clock at the last use, of which the process knows nothing yet.
+    /// The clock at the last use; the process has not been told of that use yet.
     pub(super) used: u64,
     /// The file that is mapped there, and what to add to an address to get its offset in it.
     pub(super) file: Option<(MemoryScope, u64, u64)>,

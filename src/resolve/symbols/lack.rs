@@ -6,7 +6,7 @@ use super::lines::MAX_UNPACKED;
 use crate::sample::printable;
 use scxprof_elf::Packing;
 
-/// What is wrong with the file.
+/// The problem with the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Lack {
     /// Neither it nor its mapping has a build id, and it was changed after the capture began.

@@ -202,7 +202,7 @@ impl Modules {
         }
     }
 
-    /// The same for a recording; its section of build ids gives the build ids of paths. By now, another process may have the
+    /// The same for a recording; its section of build ids gives the build ids of paths. Meanwhile, another process may have the
     /// pid of one that JIT compiled.
     pub(crate) fn finish_recorded(&mut self, build_ids: &[(Vec<u8>, BuildId)]) {
         let mut by_path: FxHashMap<&[u8], Vec<BuildId>> = FxHashMap::default();

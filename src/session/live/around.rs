@@ -1,4 +1,4 @@
-//! What stands around a live capture: the scheduler that runs and its own figures, memory bandwidth and L3 occupancy by LLC, and how
+//! The surroundings of a live capture: the running scheduler and its figures, memory bandwidth and L3 occupancy by LLC, and how
 //! long tasks wait for CPUs, memory and I/O.
 
 use std::collections::BTreeMap;
@@ -18,14 +18,14 @@ use crate::host::{priority, topology, Roots};
 
 /// How long the scheduler may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often it looks at most.
+/// The least time between two reads.
 const LEAST: Duration = Duration::from_millis(500);
-/// Cgroups whose pressure is read each time.
+/// The number of cgroups whose pressure is read each time.
 const MAX_CGROUPS: usize = 256;
-/// Cells that are watched; the hardware has some hundred numbers for groups, which others need too.
+/// The number of cells that are watched; the hardware has some hundred ids for groups, which other programs need too.
 const MAX_CELLS: usize = 32;
 
-/// What stands around a capture at a moment.
+/// The surroundings of a capture at a moment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct AroundNow {
@@ -49,12 +49,12 @@ pub struct AroundNow {
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct SchedulerNow {
-    /// What the kernel says of it.
+    /// The kernel's facts about it.
     #[serde(flatten)]
     pub kernel: SchedExt,
-    /// The figures that it last gave of itself, by name.
+    /// Its own latest figures, by name.
     pub figures: Vec<(String, f64)>,
-    /// Figures that were left out: beyond 4,096, too deep, or with too long a name.
+    /// The number of figures that were left out: beyond 4,096, nested too deep, or with too long a name.
     pub left_out: usize,
     /// Why there are no figures.
     pub no_figures: Option<String>,
@@ -68,9 +68,9 @@ pub struct CacheNow {
     pub occupancy: Option<u64>,
     /// Bytes a second from and to memory.
     pub total: Option<f64>,
-    /// The part of them whose memory is of the cache's own node.
+    /// The part of these bytes in memory of the cache's own node.
     pub local: Option<f64>,
-    /// Why one of these is missing; `None` for rates at the first look.
+    /// Why one of these is missing; `None` for rates at the first read.
     pub lack: Option<NoFigure>,
 }
 
@@ -81,7 +81,7 @@ impl CacheNow {
         Self { occupancy: figures.occupancy.ok(), total: rates.total, local: rates.local, lack }
     }
 
-    /// The sum with another one; what is missing of one is missing of both.
+    /// The sum with another one; a value that one of them lacks is missing in the sum.
     fn plus(self, other: Self) -> Self {
         let add = |a: Option<f64>, b: Option<f64>| Some(a? + b?);
         Self {
@@ -93,7 +93,7 @@ impl CacheNow {
     }
 }
 
-/// Looks at what stands around.
+/// Reads the surroundings.
 #[derive(Debug)]
 pub struct Around {
     roots: Roots,
@@ -103,27 +103,27 @@ pub struct Around {
     before: Option<Figured>,
     /// The group of each cell, the threads in it, and its figures before.
     cells: BTreeMap<String, Watched>,
-    /// Why a cell has none, or not those of all of its threads.
+    /// Why a cell has no figures, or not those of all of its threads.
     no_cell: Option<String>,
-    /// When it last looked, and what it saw.
+    /// The time and the result of the last read.
     last: Option<(Instant, AroundNow)>,
     mount: Option<Mount>,
     figures: Arc<Mutex<Figures>>,
     ask: Option<SyncSender<()>>,
 }
 
-/// A cell whose threads are counted apart.
+/// A cell whose threads are counted separately.
 #[derive(Debug)]
 struct Watched {
     group: MonitoringGroup,
     /// The threads that were put into it, or cannot be.
     tids: FxHashSet<u32>,
-    /// Threads that cannot be, as another program counts them or they are in another control group.
+    /// Threads that cannot be put into it, because another program counts them or they are in another control group.
     left_out: usize,
     before: Option<Figured>,
 }
 
-/// What a scheduler answered last.
+/// The last answer of a scheduler.
 #[derive(Debug, Default)]
 struct Figures {
     numbers: Numbers,
@@ -131,7 +131,7 @@ struct Figures {
 }
 
 impl Around {
-    /// Finds what there is to look at below these directories.
+    /// Finds the figures that exist below these directories.
     #[must_use]
     pub fn new(roots: &Roots) -> Self {
         let cpus = topology::online_cpus(roots).unwrap_or_default();
@@ -149,8 +149,9 @@ impl Around {
         }
     }
 
-    /// Counts from now on what the threads of these cells do to caches and memory, with those that they make later, each cell in a
-    /// monitoring group of resctrl. Groups of other cells are removed. Threads that another program counts are left to it.
+    /// From now on, counts the use of caches and memory by the threads of these cells and by threads that these create later, each
+    /// cell in a monitoring group of resctrl. Groups of other cells are removed. Threads that another program counts stay in its
+    /// group.
     pub fn watch_cells(&mut self, cells: &BTreeMap<String, Vec<u32>>) {
         let Ok(resctrl) = &self.resctrl else { return };
         self.cells.retain(|name, _| cells.contains_key(name));
@@ -193,8 +194,8 @@ impl Around {
         }
     }
 
-    /// Looks at everything; of cgroups at those of these paths, as samples have them. Within half a second it sees the same again: to
-    /// look costs interrupts on the CPUs whose caches are counted, and a rate takes time.
+    /// Reads everything; of cgroups only these paths, in the form that samples have. Within half a second it returns the same
+    /// result again: to read costs interrupts on the CPUs whose caches are counted, and a rate needs time between two reads.
     pub fn look<'a>(&mut self, cgroups: impl Iterator<Item = &'a str>) -> AroundNow {
         if let Some((_, last)) = self.last.as_ref().filter(|(at, _)| at.elapsed() < LEAST) {
             return last.clone();
@@ -251,7 +252,7 @@ impl Around {
         (caches, None)
     }
 
-    /// The scheduler; its figures are those that it gave after the look before this one, as it may take its time.
+    /// The scheduler; its figures answer the previous request, because the scheduler may take long to answer.
     fn scheduler(&mut self) -> Option<SchedulerNow> {
         let kernel = SchedExt::read(&self.roots)?;
         if kernel.name.is_none() {
@@ -271,7 +272,7 @@ impl Around {
     }
 }
 
-/// A thread that asks the scheduler for its figures each time that it is told to, and ends with the channel.
+/// A thread that requests the scheduler's figures on each message, and ends with the channel.
 fn asker(path: PathBuf, figures: Arc<Mutex<Figures>>) -> Option<SyncSender<()>> {
     let (tell, told): (SyncSender<()>, Receiver<()>) = sync_channel(1);
     let ask = move || {
@@ -303,7 +304,7 @@ mod tests {
         fs::write(path, text).unwrap();
     }
 
-    /// A made host: CPUs 0-3 with an L3 for two each, resctrl, and a cgroup with pressure.
+    /// A synthetic host: CPUs 0-3 with an L3 for two each, resctrl, and a cgroup with pressure.
     fn host(dir: &Path) -> Roots {
         let cpus = dir.join("sys/devices/system/cpu");
         write(&cpus.join("online"), "0-3\n");

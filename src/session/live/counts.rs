@@ -19,7 +19,7 @@ const THREADS: (usize, usize) = (1 << 10, 1 << 16);
 const PART: usize = 64;
 /// Names and cgroups of such threads; later ones are one row.
 const MAX_GONE: usize = 1 << 12;
-/// CPU numbers at and above this are not counted apart.
+/// CPUs with this number or a higher one are not counted separately.
 const MAX_CPUS: usize = 1 << 13;
 
 /// Counts of the window that is filled, of the last complete one, and of all complete ones.
@@ -81,7 +81,7 @@ pub(super) struct Counts {
     pub(super) limit: usize,
 }
 
-/// What threads are called, and where they belong.
+/// The names of threads, and their cgroups and processes.
 pub(super) struct Names<'a> {
     pub(super) processes: &'a FxHashMap<u32, Comm>,
     pub(super) cgroups: &'a FxHashMap<u64, Arc<[u8]>>,
@@ -90,7 +90,7 @@ pub(super) struct Names<'a> {
 }
 
 impl Counts {
-    /// For a capture within so many bytes.
+    /// For a capture within this number of bytes.
     pub(super) fn within(memory: usize) -> Self {
         let limit = (memory / PART / size_of::<(ThreadIndex, ThreadRow)>()).clamp(THREADS.0, THREADS.1);
         Self { limit, ..Self::default() }

@@ -1,4 +1,4 @@
-//! The evaluation of a sharing window, in a thread of its own: it takes as long as it takes, while sampling goes on.
+//! The evaluation of a sharing window, in a separate thread: sampling continues however long it takes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::outcome::Outcome;
 use crate::resolve::SymbolOptions;
 use crate::session::Sampled;
 
-/// The accesses of a window, and what was known at its end.
+/// The accesses of a window, and the facts known at its end.
 #[derive(Debug)]
 pub(super) struct Window {
     pub(super) number: u64,
@@ -25,7 +25,7 @@ pub(super) struct Window {
     pub(super) outcome: Outcome,
 }
 
-/// Says that nothing is evaluated any more.
+/// Marks that no evaluation runs any more.
 struct Done(Arc<Shared>);
 
 impl Drop for Done {
@@ -57,7 +57,7 @@ impl Evaluator {
 
     /// Evaluates windows until no more can come.
     pub(super) fn run(mut self, windows: Receiver<Window>) {
-        // Also if it panics, so that nobody waits for it.
+        // Also if it panics, so that no thread waits for it.
         let _done = Done(Arc::clone(&self.shared));
         windows.into_iter().for_each(|window| self.take(window));
     }
@@ -89,7 +89,7 @@ impl Evaluator {
             .evaluated(Sharing { window: Arc::new(found), analysis, evidence: self.fading.evidence().clone() }, used);
     }
 
-    /// Adds the evidence of a window to that of earlier ones. The loaded configuration stays what the caller says.
+    /// Adds the evidence of a window to that of earlier ones. It does not change which configuration counts as loaded.
     fn interval(&mut self, evidence: Evidence) -> Interval {
         let loaded = self.shared.lock().loaded.as_ref().map(|loaded| loaded.json.clone());
         self.fading.load(loaded);

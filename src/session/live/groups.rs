@@ -1,4 +1,4 @@
-//! The groups of a report, and what a loaded configuration keeps together of them.
+//! The groups of a report, and which part of each a loaded configuration keeps together.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -77,7 +77,7 @@ pub(super) fn threads(report: &Report) -> impl Iterator<Item = (u32, u32)> + '_ 
     report.groups().flat_map(|(_, subcell)| subcell.threads.iter().map(|thread| (thread.pid, thread.tid)))
 }
 
-/// Gives each group the CPUs that its threads used: `run` has the ns on a CPU by thread id, of a window of so many ns.
+/// Gives each group the CPUs that its threads used: `run` has the ns on a CPU by thread id, in a window of `window` ns.
 pub(super) fn count_cpus(groups: &mut [Group], report: &Report, run: &FxHashMap<u32, u64>, window: u64) {
     let of_groups = report.groups().map(|(cell, subcell)| {
         // A thread with several hints is listed once for each.

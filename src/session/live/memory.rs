@@ -1,4 +1,4 @@
-//! The sink of a live capture of memory: it counts accesses, and gives those of each sharing window to the evaluation.
+//! The sink of a live capture of memory: it counts accesses, and passes each sharing window to the evaluation.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use crate::session::running::Plan;
 use crate::session::{Meanwhile, Sink};
 use scxprof_base::tables::Tables;
 
-/// The first sharing window ends after this time, so that there is something to see.
+/// The first sharing window ends after this time, so that a result is shown soon.
 const FIRST: u64 = 2_000_000_000;
 /// The kernel's own counts of losses are read this often; that takes a system call for each event.
 const READ_LOSS: u64 = 10_000_000_000;
 /// Paths of cgroups that are kept.
 const MAX_CGROUPS: usize = 1 << 14;
 
-/// Makes what decides on a window.
+/// Makes the [`Decider`] of a window.
 #[derive(Debug)]
 pub(super) struct Deciders {
     pub(super) plan: Plan,
@@ -72,7 +72,7 @@ pub(super) struct MemorySink {
     /// The window of the statistics, and that of sharing; `None` before the first sample.
     statistics: Option<Span>,
     sharing: Option<Span>,
-    /// The last sharing window, until it is known what its memory is called.
+    /// The last sharing window, until the names of its memory are known.
     over: Option<Over>,
     number: u64,
     /// A window of statistics has ended since names were last read.
@@ -176,7 +176,7 @@ impl MemorySink {
         }
     }
 
-    /// Names what the counts name.
+    /// Looks up the names for the counts.
     fn refresh(&mut self, time: u64, now: &dyn Meanwhile, cgroups: &mut Cgroups) {
         self.know(now.process_names().into_iter().collect(), cgroups);
         let loss = (time.saturating_sub(self.loss_read) >= READ_LOSS).then(|| now.loss());
@@ -203,7 +203,7 @@ impl MemorySink {
         }
     }
 
-    /// Gives the window that is over to the evaluation, with what is known of its memory and code.
+    /// Passes the ended window to the evaluation, with the names of its memory and code that are known.
     fn hand_over(&mut self, now: &dyn Meanwhile, cgroups: &mut Cgroups) {
         let Some(mut over) = self.over.take() else { return };
         over.decider.ended(&now.thread_names());
@@ -241,7 +241,7 @@ impl MemorySink {
         }
     }
 
-    /// The capture has ended: evaluates what came last, if that is at least half a window or all that there is.
+    /// The capture has ended: evaluates the last accesses, if they fill at least half a window or there was no window before.
     pub(super) fn finish(mut self, outcome: Outcome) {
         let mut now = self.shared.lock();
         (now.loss, now.accesses) = (outcome.loss, self.accesses);

@@ -1,4 +1,4 @@
-//! A capture that stays, and can be looked at while it runs.
+//! A capture that runs in the background, and can be read while it runs.
 
 mod around;
 mod counts;
@@ -50,8 +50,8 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const SHARING_WINDOW: Duration = Duration::from_secs(10);
 /// The default bytes.
 const MEMORY: usize = 64 << 20;
-/// The part of all memory that a session of accesses would have. It gives 9/16 of it to its queues and caches, and the rest to a sketch,
-/// of which there are three here: 3/8 of all memory.
+/// The part of all memory for which the session of accesses is sized. It would give 9/16 of that to its queues and caches, and the
+/// rest to a sketch, and there are three sketches here: 3/8 of all memory.
 const OF_SESSION: usize = 5;
 /// The part that evidence takes, twice.
 const OF_EVIDENCE: usize = 32;
@@ -66,8 +66,8 @@ pub struct LiveOptions {
     /// The window in which sharing is looked for: a decision needs more samples than a statistic. By default 10 s; the first one
     /// ends after 2 s.
     pub sharing_window: Duration,
-    /// Bytes for all of it, without the rings; by default 64 MiB. Half is for accesses, of which each of three sketches (one is filled,
-    /// one is evaluated, one is shown) has its part, and half for scheduling events.
+    /// Bytes for all of it, without the rings; by default 64 MiB. Half is for accesses, divided among three sketches (one is filled,
+    /// one is evaluated, one is shown), and half for scheduling events.
     pub memory: usize,
     /// What is computed from the accesses.
     pub analysis: AnalysisOptions,
@@ -101,7 +101,7 @@ pub enum LiveError {
     /// A thread could not be started.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
-    /// A feed has scheduling events or not: they cannot be switched.
+    /// The scheduling events of a feed cannot be switched on or off.
     #[error("the scheduling events of a feed cannot be switched off")]
     OfFeed,
     /// The capture has ended.
@@ -109,8 +109,8 @@ pub enum LiveError {
     Ended,
 }
 
-/// A capture that stays: [`Live::snapshot`] says at any time who shares memory, what threads access, and what the scheduler does, in
-/// the last window and since the start.
+/// A capture that runs until it is stopped: [`Live::snapshot`] says at any time which threads share memory, what they access, and
+/// what the scheduler does, in the last window and since the start.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -150,9 +150,9 @@ pub struct Live {
 enum Switch {
     Off,
     On(Watching),
-    /// They come with the accesses.
+    /// A feed has them beside the accesses.
     OfFeed(scheduling::Handle),
-    /// They were on when the capture was stopped, or not.
+    /// Whether they were on when the capture was stopped.
     Ended(Option<scheduling::Handle>),
 }
 
@@ -172,7 +172,7 @@ impl Live {
         Self::begin(options, host, None, move |run| run(Session::builder().host(sampled).roots(roots)))
     }
 
-    /// The same for samples and scheduling events from elsewhere, for example those of a test. Its windows follow the times of the
+    /// The same for samples and scheduling events from a feed, for example those of a test. Its windows follow the times of the
     /// samples.
     ///
     /// # Errors
@@ -293,8 +293,8 @@ impl Live {
         self.shared.lock().sharing.as_ref().and_then(|sharing| sharing.analysis.clone())
     }
 
-    /// From now on, says how well this configuration, of scx_mitosis or scx_layered, keeps together what shares; `None` for none.
-    /// It has a name and its JSON.
+    /// From now on, snapshots say how well this configuration of scx_mitosis or scx_layered keeps together threads that share;
+    /// `None`: no configuration. It has a name and its JSON.
     ///
     /// # Errors
     /// [`PlacementError`]: the scheduler would not load it. Then nothing has changed.
@@ -317,8 +317,8 @@ impl Live {
         sharing.evidence.score(&loaded.placement, self.order)
     }
 
-    /// Switches the events of the scheduler on or off, which cost CPU time at each switch of a CPU. They are of the whole host, whatever
-    /// is sampled otherwise. Once they are off, what they showed is forgotten.
+    /// Switches the events of the scheduler on or off. They cost CPU time at each context switch, and cover the whole host, whatever
+    /// is sampled otherwise. Switching them off clears their results.
     ///
     /// # Errors
     /// [`LiveError`]; then nothing has changed.
@@ -368,13 +368,14 @@ impl Live {
         }
     }
 
-    /// Who wakes whom, since the scheduler's events are on, with at most `limit` edges and lines of preemptions; `None` while they are off.
+    /// Which threads wake each other, since the scheduler's events were switched on, with at most `limit` edges and lines of
+    /// preemptions; `None` while they are off.
     #[must_use]
     pub fn wakers(&self, level: Level, limit: usize) -> Option<wakers::Report> {
         self.statistics().and_then(|statistics| statistics.lock().sink.wakers(level, limit))
     }
 
-    /// Waits until so many sharing windows are complete, until the capture has ended, or until the time is over; true in the first case.
+    /// Waits until `windows` sharing windows are complete, the capture has ended, or the time is over; true in the first case.
     #[must_use]
     pub fn wait_window(&self, windows: u64, timeout: Duration) -> bool {
         self.shared.wait(timeout, |now| now.windows >= windows || now.has_ended);
@@ -385,7 +386,7 @@ impl Live {
     /// `scxprof report` read; without names of code. Returns how many there were.
     ///
     /// # Errors
-    /// Those of the writer.
+    /// The errors of the writer.
     pub fn write_accesses(&self, out: impl Write) -> io::Result<u64> {
         let now = self.shared.lock();
         let (samples, cgroups) = (now.latest.copy(), now.cgroups.clone());
@@ -398,7 +399,7 @@ impl Live {
         Ok(samples.len() as u64)
     }
 
-    /// Ends sampling, and waits for it and for the evaluation of the last window. What was found stays.
+    /// Ends sampling, and waits for it and for the evaluation of the last window. The results stay.
     pub fn stop(&self) {
         self.stop.stop();
         let thread = lock(&self.thread).take();
@@ -426,7 +427,7 @@ impl Live {
         }
     }
 
-    /// What is known now; of accesses and scheduling it has the lines of each `by`.
+    /// The state and the results now; accesses and scheduling have lines for each `by`.
     #[must_use]
     pub fn snapshot(&self, by: &[By]) -> Snapshot {
         let now = self.shared.lock();

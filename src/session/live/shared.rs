@@ -1,5 +1,5 @@
-//! What the threads of a live capture show each other. Locks are held for copies and counts alone, so that no reader waits for an
-//! evaluation or for whoever looks.
+//! The state that the threads of a live capture share. Locks are held for copies and counts alone, so that no reader waits for an
+//! evaluation or for a caller.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ use crate::sample::{Comm, Sample};
 use crate::sampler::loss::Loss;
 use crate::session::Analysis;
 
-/// What sampling, evaluation and callers share.
+/// The state that sampling, evaluation and callers share.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     now: Mutex<Now>,
@@ -26,7 +26,7 @@ pub(super) struct Shared {
     judging: Mutex<()>,
 }
 
-/// What is known at this moment.
+/// The current results.
 #[derive(Debug, Default)]
 pub(super) struct Now {
     pub(super) counts: Counts,
@@ -44,7 +44,7 @@ pub(super) struct Now {
     pub(super) loaded: Option<Arc<Loaded>>,
     pub(super) sharing: Option<Arc<Sharing>>,
     pub(super) groups: Arc<Vec<Group>>,
-    /// How long the last evaluation took, and whether one is going on.
+    /// How long the last evaluation took, and whether one is running.
     pub(super) evaluation: Duration,
     pub(super) is_evaluating: bool,
     /// No window will be evaluated any more.
@@ -64,7 +64,7 @@ pub(super) struct Latest {
 }
 
 impl Latest {
-    /// Of at most so many bytes.
+    /// Of at most this number of bytes.
     pub(super) fn within(bytes: usize) -> Self {
         let limit = bytes / size_of::<Sample>();
         // No memory is touched before it is used, and it never grows.
@@ -96,7 +96,7 @@ pub(super) struct Loaded {
     pub(super) placement: Placement,
 }
 
-/// What followed from a window, and from the earlier ones.
+/// The results of a window, and of the earlier ones.
 #[derive(Debug)]
 pub(super) struct Sharing {
     pub(super) window: Arc<SharingWindow>,
@@ -139,7 +139,7 @@ impl Shared {
         self.lock().outcome = Some(Box::new(outcome));
     }
 
-    /// Ends with the thread that samples, whatever happens to it.
+    /// Is dropped when the sampling thread ends, also if it panics.
     pub(super) fn until_end(self: &Arc<Self>) -> impl Drop {
         Ends(Arc::clone(self))
     }
@@ -152,7 +152,7 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Waits until something is so, or until the time is over; true if it is so.
+    /// Waits until a condition holds, or until the time is over; true if it holds.
     pub(super) fn wait(&self, timeout: Duration, mut is_so: impl FnMut(&Now) -> bool) -> bool {
         let waited = self.changed.wait_timeout_while(self.lock(), timeout, |now| !is_so(now));
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()

@@ -1,4 +1,4 @@
-//! What a [`super::Live`] capture knows at a moment: plain data, for whoever shows it.
+//! A snapshot of a [`super::Live`] capture: plain data, for programs that show it.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use scxprof_base::tables::Tables;
 use scxprof_sched::dsqs::DsqLine;
 use scxprof_sched::report::{By, Line};
 
-/// What a capture knows at a moment.
+/// A snapshot of a capture.
 #[derive(Debug, Clone, Default, Serialize)]
 #[non_exhaustive]
 pub struct Snapshot {
@@ -26,9 +26,9 @@ pub struct Snapshot {
     pub window_s: f64,
     /// The name of the loaded configuration, if one was given ([`super::Live::load`]).
     pub configuration: Option<String>,
-    /// Who shares memory, of the last complete sharing window; `None` before the first.
+    /// The last complete sharing window: which threads share memory; `None` before the first.
     pub sharing: Option<Arc<SharingWindow>>,
-    /// The groups of the last sharing window, those with most samples first.
+    /// The groups of the last sharing window, those with the most samples first.
     pub groups: Vec<Group>,
     /// Accesses, for each kind of line that was asked for.
     pub accesses: Vec<AccessLines>,
@@ -60,15 +60,15 @@ pub enum LiveState {
 #[derive(Debug, Clone, Default, Serialize)]
 #[non_exhaustive]
 pub struct SharingWindow {
-    /// How many there were before it.
+    /// The number of windows before it.
     pub number: u64,
     /// Its length, s.
     pub seconds: f64,
     /// Its report: what `scxprof run --report` writes for the same samples. `None` if no sample had an address.
     pub report: Option<Report>,
     /// How the loaded configuration, or none, compares with the one that would be decided now: by this window, and by earlier
-    /// ones whose evidence fades. Its `reason` says what cannot be said. How certain a gain is, is not known of one window: `doubt` is
-    /// always `None`, and `watch` finds that out.
+    /// ones whose evidence fades. Its `reason` says what is not known. One window does not tell how certain a gain is: `doubt` is
+    /// always `None`; `watch` computes it.
     pub interval: Interval,
     /// The decision on the evidence that fades, as `scxprof merge --report` writes it; `None` if there is none.
     pub faded: Option<FleetReport>,
@@ -88,36 +88,36 @@ pub struct Group {
     pub names: Vec<String>,
     /// Samples of its threads.
     pub samples: f64,
-    /// The part of all samples that these are, of 1.
+    /// Its part of all samples, from 0 to 1.
     pub share: f64,
     /// CPUs that its threads used: in the last window by the scheduler's events, or, while these are off, since the snapshot before by
     /// procfs, which counts in ticks of 10 ms. `None` if that is not known yet.
     pub cpus: Option<f64>,
-    /// The part of the avoidable misses that keeping it together avoids, of 1.
+    /// The part of the avoidable misses that keeping it together avoids, from 0 to 1.
     pub avoidable: Option<f64>,
-    /// The part of its pairs of threads, weighted by their samples, that the loaded configuration keeps in one subcell or layer, of 1;
-    /// `None` without a configuration.
+    /// The part of its pairs of threads, weighted by their samples, that the loaded configuration keeps in one subcell or layer,
+    /// from 0 to 1; `None` without a configuration.
     pub kept: Option<f64>,
-    /// The hottest memory that its threads share: a variable, or where it lies.
+    /// The hottest memory that its threads share: a variable, or an address.
     pub hottest: Option<String>,
 }
 
-/// Accesses of each thread, process, CPU or whatever `by` says.
+/// Accesses of each thread, process, CPU or other kind of line that `by` names.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct AccessLines {
     /// What a line is about.
     #[serde(serialize_with = "by_name")]
     pub by: By,
-    /// Those with most samples in the last window first.
+    /// Lines, those with the most samples in the last window first.
     pub lines: Vec<AccessLine>,
 }
 
-/// Accesses of one thing.
+/// A line of accesses.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct AccessLine {
-    /// What it is about: a name, a path, a number.
+    /// The name of the line: a name, a path, a number.
     pub name: String,
     /// Process id.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -139,15 +139,15 @@ pub struct AccessLine {
     pub total: AccessCounts,
 }
 
-/// Counts of accesses. One sample may give several, of which each counts as its part of it.
+/// Counts of accesses. One sample may give several accesses; each counts as a part of the sample.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct AccessCounts {
     /// Samples.
     pub samples: f64,
-    /// Those of them that have the address of user memory.
+    /// Samples with an address in user memory.
     pub located: f64,
-    /// Those of them that write.
+    /// Samples that write.
     pub writes: f64,
 }
 
@@ -171,7 +171,7 @@ pub struct Scheduling {
     pub dsqs_window: Vec<DsqLine>,
 }
 
-/// Statistics of each thread, process, CPU or whatever `by` says, as `scxprof sched --json` has them.
+/// Statistics of each thread, process, CPU or other kind of line that `by` names, as `scxprof sched --json` has them.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct SchedulingLines {
@@ -194,8 +194,8 @@ pub struct CpuNow {
     pub llc: Option<u32>,
     /// Its NUMA node; `None` if unknown.
     pub node: Option<u32>,
-    /// The part of the time since the snapshot before in which it was busy, of 1, as of `/proc/stat`; snapshots that follow each other
-    /// within a window have the same. `None` in the first one.
+    /// The part of the time since the snapshot before in which it was busy, from 0 to 1, as of `/proc/stat`; snapshots that follow
+    /// each other within a window have the same. `None` in the first one.
     pub busy: Option<f64>,
     /// Samples of it in the last window.
     pub samples: f64,
@@ -219,7 +219,7 @@ pub struct Losses {
     pub lines: Vec<String>,
     /// What was left out on purpose, in sentences.
     pub left_out: Vec<String>,
-    /// Sharing windows that took longer than they should, as the one before was still being evaluated.
+    /// Sharing windows that took longer than configured, because the one before was still being evaluated.
     pub late_windows: u64,
 }
 

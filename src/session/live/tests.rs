@@ -161,7 +161,7 @@ fn windows_follow_each_other_and_old_evidence_fades() {
 
 #[test]
 fn a_window_in_the_middle_is_as_if_it_were_alone() {
-    // Windows of 2, 5 and 1 s, of which the last is too short.
+    // Windows of 2, 5 and 1 s; the last is too short.
     let live = run(options(5), Groups::new(8));
     assert_eq!(live.shared.lock().windows, 2);
     let mut alone = Groups::between(2, 7);

@@ -1,4 +1,4 @@
-//! What a sample gives: one access, several, a call stack, or nothing.
+//! The accesses of a sample: one, several, a call stack, or none.
 
 use std::fs::File;
 
@@ -14,7 +14,7 @@ use scxprof_base::tables::Tables;
 pub(in crate::session) enum Accesses {
     /// Each sample is one: the record has its address.
     InSamples,
-    /// The same, of which those to the kernel's memory are judged.
+    /// The same; accesses to the kernel's memory are judged.
     Judged(Box<KernelRecovery>),
     /// The same, judged when the profile was recorded.
     Told(Box<Recovered<File>>),
@@ -28,7 +28,7 @@ pub(in crate::session) enum Accesses {
     Stacks(Stacks),
     /// Each line is one, with its names.
     InLines,
-    /// The same for lines that say of which sample they are; the last one's number.
+    /// The same for lines that name their sample; the last sample's number.
     InNumberedLines(u64),
 }
 

@@ -1,4 +1,4 @@
-//! What memory that kernel code accesses says of the thread's work.
+//! Decides which accesses of kernel code tell the thread's work.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -20,14 +20,14 @@ pub(super) const NOBODY: (u64, u64) = (0, 0);
 /// An object counts from this access on: what is made and ended all the time seldom lives to have as many.
 const PROVEN: u8 = 3;
 
-/// Where an access of kernel code goes.
+/// The place of an access of kernel code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     /// Memory of the process.
     User,
     /// The kernel's, at this physical address; with its identity if it is of a file in memory or of an object.
     Kernel(u64, Option<MemoryId>),
-    /// What does not tell the thread's work.
+    /// Memory that does not tell the thread's work.
     Nobodys(Nobodys),
 }
 
@@ -44,11 +44,11 @@ pub(super) enum Nobodys {
     Allocators,
     /// Memory that was taken at boot.
     Reserved,
-    /// What no second CPU has accessed so far.
+    /// Memory that no second CPU has accessed so far.
     OneCpu,
     /// An object that is being made, or is too new to tell whether it stays.
     New,
-    /// What is a thread's for a message or a call, or is used by all threads.
+    /// Memory that belongs to a thread for one message or call, or is used by all threads.
     Common,
     /// An object that was another's before.
     Reused,
@@ -94,7 +94,7 @@ pub(super) struct Judge {
     task_size: u64,
     /// Pages with data of the allocators.
     bookkeeping: FxHashSet<u64>,
-    /// Who used an object, or a page of other memory than the page cache, by its physical address.
+    /// The users of an object, or of a page outside the page cache, by its physical address.
     users: Cache<u64, Users>,
     /// The objects in pages, by the address of their `struct page`, and when that was looked up.
     pub(super) slabs: Cache<u64, (u64, Option<Slab>)>,
@@ -104,14 +104,14 @@ pub(super) struct Judge {
     pub(super) mounts: FxHashMap<u64, Vec<u8>>,
 }
 
-/// Who accesses memory.
+/// The user of memory at an access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct User {
     pub(super) thread: u32,
     pub(super) cpu: u32,
 }
 
-/// Who used memory.
+/// The past users of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Users {
     /// The CPU that accessed it first; `None` if another one did too.
@@ -122,15 +122,15 @@ struct Users {
     is_shared: bool,
     /// Whose it was, where objects of the kind tell that.
     owner: Option<(u64, u64)>,
-    /// The accesses since it was made, as far as that matters.
+    /// The number of accesses since it was made; counted only up to what matters.
     accesses: u8,
     fate: Fate,
 }
 
-/// What is known of an object's life.
+/// The known life of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// As far as is known, it was there before and stays.
+    /// As far as known, it existed before and stays.
     Stays,
     /// It was made since it was first seen.
     Made,
@@ -152,7 +152,7 @@ pub(super) struct Slab {
     pub(super) size: u64,
 }
 
-/// What the objects of a cache are.
+/// The kind of objects in a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A thread's for one message or one call, or used by all threads.
@@ -194,7 +194,7 @@ impl Kind {
 /// An object, or a page that has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Object {
-    /// Where it begins, a physical address.
+    /// Its begin, a physical address.
     pub(super) start: u64,
     /// Bytes.
     pub(super) size: u64,
@@ -206,7 +206,7 @@ pub(super) struct Object {
 }
 
 impl Object {
-    /// What stands for the object at a physical address where that is not known: its line; its page if that has none.
+    /// The substitute for an unknown object at a physical address: its line, or its page if the page has no objects.
     pub(super) fn unknown(phys: u64, flags: FrameFlags) -> Self {
         let size = if flags.is_slab() { LINE_SIZE } else { PAGE_SIZE };
         Self { start: phys & !(size - 1), size, cache: 0, kind: Kind::Other, owner: None }
@@ -267,7 +267,7 @@ impl Judge {
         task..task.saturating_add(self.task_size)
     }
 
-    /// The physical address behind an address, and what its frame is used for, unless that already tells where it goes.
+    /// The physical address of `addr`, and what its frame is used for, unless that already decides the place.
     pub(super) fn frame(&mut self, addr: u64, is_bookkeeping: bool, now: u64) -> Result<(u64, FrameFlags), Place> {
         if addr < KERNEL_HALF {
             return Err(if is_bookkeeping { Place::Nobodys(Nobodys::Allocators) } else { Place::User });
@@ -293,7 +293,7 @@ impl Judge {
         Ok((phys, flags))
     }
 
-    /// Where an access of a thread to an object goes, by a function of that kind.
+    /// The place of a thread's access to an object, by a function of that kind.
     pub(super) fn object(&mut self, phys: u64, object: Object, user: User, how: FunctionKind) -> Place {
         let User { thread, cpu } = user;
         let new = Users {
@@ -415,7 +415,7 @@ mod tests {
         assert_eq!(place(page(0) + 0x248, 1), ONE_CPU, "another line");
         assert_eq!(place(page(0) + 0x208, 1), Place::Kernel(0x208, None));
         assert_eq!(place(page(0) + 0x208, 0), Place::Kernel(0x208, None));
-        // A page that is none of a file.
+        // A page that belongs to no file.
         assert_eq!([place(page(3), 0), place(page(3), 1)], [ONE_CPU, NEW]);
         assert_eq!(place(page(3) + 0x800, 1), Place::Kernel(3 * PAGE_SIZE + 0x800, None));
     }
@@ -468,7 +468,7 @@ mod tests {
             [NEW, NEW, kept(0x1000)]
         );
         assert_eq!(at(0x1000, owner(7), 1), kept(0x1000));
-        // Freed, and another's from now on, and for ever.
+        // Freed, and another thread's from now on, for good.
         let reused = Place::Nobodys(Nobodys::Reused);
         assert_eq!([at(0x1000, owner(8), 0), at(0x1000, owner(8), 1), at(0x1000, owner(8), 0)], [reused; 3]);
         assert_eq!([at(0x2000, owner(7), 0), at(0x2000, Some(NOBODY), 1), at(0x2000, owner(7), 0)][1..], [reused; 2]);
@@ -481,7 +481,7 @@ mod tests {
             [at(0x5000, owner(9), 0), at(0x5000, Some(NOBODY), 0), at(0x5000, owner(9), 0)],
             [kept(0x5000), reused, reused]
         );
-        // Functions that make objects, or work with what is common, reach it too, and take it from nobody.
+        // Functions that make objects, or work with common objects, access it too, and do not take it from its user.
         for how in [FunctionKind::Common, FunctionKind::Making, FunctionKind::Making, FunctionKind::Work] {
             let place = judge.object(0x6010, sock(0x6000, owner(7)), on(0), how);
             assert!([NEW, kept(0x6000)].contains(&place), "{how:?}: {place:?}");
@@ -529,7 +529,7 @@ mod tests {
         };
         let kept = |start: u64| Place::Kernel(start, Some(MemoryId::kernel_object(3, start)));
         let reused = Place::Nobodys(Nobodys::Reused);
-        // What one process after the other has is nobody's, but the first one's as long as there is no other.
+        // An object that one process after the other uses belongs to no thread, but to the first one as long as there is no other.
         let one_by_one = [7, 7, 7, 8, 8, 9, 9].map(|thread| at(0x1000, thread, thread % 2, None));
         assert_eq!(one_by_one, [ONE_CPU, ONE_CPU, ONE_CPU, reused, reused, reused, reused]);
         let one = [0, 1, 0, 1].map(|cpu| at(0x2000, 7, cpu, None));

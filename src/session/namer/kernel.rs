@@ -36,12 +36,12 @@ pub enum NoKernel {
     /// Its symbols cannot be read.
     #[error(transparent)]
     Symbols(#[from] KallsymsError),
-    /// What it uses memory for cannot be told.
+    /// Its use of memory is not known.
     #[error(transparent)]
     Frames(#[from] FramesError),
 }
 
-/// What samples of kernel code are recovered with.
+/// The state for recovering the accesses of kernel code.
 #[derive(Debug)]
 pub(in crate::session) struct KernelRecovery {
     code: KernelCode,
@@ -71,7 +71,7 @@ impl KernelRecovery {
     /// For this host, with `cpus`, within about `memory` bytes; `has_stores` is false if loads alone are sampled.
     ///
     /// # Errors
-    /// What the kernel does not allow or have.
+    /// The features that the kernel does not allow or have.
     pub(in crate::session) fn new(
         procfs: &Path,
         sysfs: &Path,
@@ -146,7 +146,7 @@ pub(super) struct Bookkeeping<'a> {
 }
 
 impl Bookkeeping<'_> {
-    /// Where an access goes, `now` in ns. What memory is called is noted in `names`.
+    /// The place of an access, `now` in ns. The name of the memory is noted in `names`.
     pub(super) fn place(&mut self, access: &KernelAccess, now: u64, names: &mut KernelNames) -> Place {
         let &KernelAccess { addr, ip, user, is_certain } = access;
         let kind = self.code.kind(ip);
@@ -213,7 +213,7 @@ impl Bookkeeping<'_> {
         };
         let object = slab?.object(phys)?;
         let owner = match object.kind {
-            // Nobody's is another owner too.
+            // "No owner" counts as another owner too.
             Kind::Owned(kind) => {
                 let at = self.judge.frames.address(object.start);
                 self.code.memory().owner(at, kind).or(Some(NOBODY))

@@ -1,4 +1,4 @@
-//! What is known of the threads, the memory and the code of a session's samples.
+//! Names the threads, the memory and the code of a session's samples.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ const MAPS_ROUND: Duration = Duration::from_millis(2);
 
 /// Names samples, and is kept up to date by the side-band between them.
 ///
-/// What it knows of threads and mappings comes from one place: from procfs and records ([`Namer::of_host`]), from records that a
+/// Its facts about threads and mappings come from one place: from procfs and records ([`Namer::of_host`]), from records that a
 /// recorder makes complete ([`Namer::of_recorder`]), from records that are complete ([`Namer::recorded`]), or from each line
 /// ([`Namer::of_lines`]).
 #[derive(Debug)]
@@ -159,7 +159,7 @@ impl Namer {
     }
 }
 
-/// What existed before the first record, and what changes without one.
+/// State that existed before the first record, or changes without a record.
 impl Namer {
     /// Reads what exists: with a recorder, records it and takes it from there. `tids` are the threads that are watched, `None` for
     /// the whole host.
@@ -221,7 +221,7 @@ impl Namer {
         }
     }
 
-    /// At most so many of the processes whose mappings may have changed without a record, which the caller records again `now`.
+    /// At most `most` of the processes whose mappings may have changed without a record; the caller records these again `now`.
     pub(in crate::session) fn take_due_maps(&mut self, now: u64, most: usize) -> Vec<u32> {
         let mut pids = self.maps.due(now);
         pids.truncate(most);
@@ -242,7 +242,7 @@ impl Namer {
     }
 }
 
-/// What it knows at the end, or meanwhile.
+/// Its results at the end, or meanwhile.
 impl Namer {
     /// The number of samples so far.
     pub(in crate::session) fn records(&self) -> u64 {
@@ -279,7 +279,7 @@ impl Namer {
         AddressSpaces::of(&self.maps)
     }
 
-    /// What was lost and left out here so far.
+    /// The losses and omissions here so far.
     pub(in crate::session) fn loss(&self) -> &Loss {
         &self.loss
     }
@@ -344,7 +344,7 @@ impl Namer {
             .collect()
     }
 
-    /// What it counted, beside the `loss` that was counted before it.
+    /// Its counts, beside the `loss` that was counted before it.
     pub(in crate::session) fn outcome(&mut self, mut loss: Loss, cgroups: &Cgroups) -> Outcome {
         loss.add(&self.loss);
         Outcome {

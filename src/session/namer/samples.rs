@@ -299,7 +299,7 @@ fn kernel_memory(access: &RecoveredAccess, maps: &mut Maps) -> MemoryId {
     memory
 }
 
-/// What memory that kernel code accesses is called.
+/// The name of memory that kernel code accesses.
 fn names_of<'a>(access: &Sample, maps: &'a Maps) -> Names<'a> {
     let Some(memory) = access.memory.filter(|_| access.raw.addr >= KERNEL_HALF) else { return Names::default() };
     let names = &maps.kernel_names;

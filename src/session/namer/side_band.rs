@@ -1,4 +1,4 @@
-//! What changes the names of samples: tasks, mappings, hints.
+//! Side-band records that change the names of samples: tasks, mappings, hints.
 
 use super::accesses::Accesses;
 use super::namer::Namer;

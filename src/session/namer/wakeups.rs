@@ -15,7 +15,7 @@ use scxprof_sched::{Fact, Facts, Thread, Threads, Tracker};
 /// Pairs of threads that are told apart, of 40 bytes each; wakeups of later ones are not used.
 const MAX_PAIRS: usize = 1 << 18;
 
-/// What makes samples of wakeups.
+/// Converts wakeups to samples.
 #[derive(Debug, Default)]
 pub(in crate::session) struct Wakeups {
     tracker: Tracker,

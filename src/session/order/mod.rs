@@ -11,7 +11,7 @@ use crate::sample::Sample;
 use crate::sample::{SideBand, TimedSideBand};
 use scxprof_base::tables::Tables;
 
-/// How far time must advance before the next release, in ns: sorting less more often costs more.
+/// How far time must advance before the next release, in ns: releasing in smaller steps costs more per event.
 const STEP: u64 = 20_000_000;
 
 /// An object to sort.
@@ -48,14 +48,14 @@ struct Chunk<S> {
 
 /// The most samples of a chunk: their number in it has 24 bits of a key.
 const CHUNK: usize = 1 << 24;
-/// Empty chunks that are kept for reuse.
+/// The number of empty chunks that are kept for reuse.
 const SPARE: usize = 16;
 /// Chunks without a sample that may lie between others.
 const EMPTY: usize = 4096;
 /// Bytes of side-band that may always be held back, however small the limit is.
 const MIN_SIDE_BAND: usize = 1 << 20;
 
-/// What came in and is not yet complete on every CPU.
+/// Samples and records that arrived and are not yet complete on every CPU.
 #[derive(Debug)]
 pub(super) struct Order<S = PendingSample> {
     /// In the order of arrival. Samples stay in their chunk until they are released, because they are large.
@@ -70,7 +70,7 @@ pub(super) struct Order<S = PendingSample> {
     /// Bytes of it.
     side_bytes: usize,
     complete: Vec<u64>,
-    /// What is later is kept, whatever the workers report.
+    /// Records after this time are kept, whatever the workers report.
     hold: u64,
     released: u64,
     limit: usize,
@@ -212,7 +212,7 @@ impl<S: Timed> Order<S> {
         tables.set("records to be sorted", self.side_band.len(), self.side_bytes + room);
     }
 
-    /// A sample of this time is in order already, and passes by.
+    /// A sample of this time is in order already, and bypasses the sorting.
     pub(super) fn pass_by(&mut self, time: u64) {
         self.first = self.first.min(time);
         self.last = self.last.max(time);
@@ -362,7 +362,7 @@ impl<S: Timed> Order<S> {
         self.sorted = count;
     }
 
-    /// Moves what is left into one chunk: a sample with a time far ahead would keep all chunks after its own.
+    /// Moves the remaining samples into one chunk: a sample with a time far ahead would keep all chunks after its own.
     fn compact(&mut self) {
         let gone = self.gone + self.chunks.len() as u64;
         let mut samples = Vec::with_capacity(self.keys.len());

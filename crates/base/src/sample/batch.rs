@@ -1,4 +1,4 @@
-//! What the workers pass to the session: samples as in the rings, and events that change their names.
+//! The data that workers pass to the session: samples as in the rings, and events that change their names.
 
 use super::sched::SchedEvent;
 use super::{Comm, RawSample};
@@ -23,7 +23,7 @@ pub enum SideBand {
     Cgroup { id: u64, path: Box<[u8]> },
     /// A task's hint was written or deleted.
     Hint { time: u64, pid: u32, tid: u32, hint: Option<u64> },
-    /// So many records of this CPU were lost: names may be stale from here on.
+    /// This number of records of this CPU was lost: names may be stale from here on.
     Lost { cpu: u32, lost: u64 },
 }
 

@@ -16,7 +16,7 @@ pub struct Caches {
 }
 
 impl Caches {
-    /// So many caches, each with CPUs side by side.
+    /// This number of caches, each with adjacent CPUs.
     #[must_use]
     pub const fn side_by_side(count: u32) -> Self {
         Self { count, turns: 1 }

@@ -31,7 +31,7 @@ impl MemoryScope {
     const WAKEUPS: u32 = 1 << 21;
     const KERNEL: u32 = 3 << 20;
 
-    /// The files of a device that were given an inode number after so many others.
+    /// The files of a device that were given an inode number after this number of other files.
     #[inline]
     #[must_use]
     pub fn device(dev: u64, reuses: u32) -> Self {
@@ -65,10 +65,10 @@ impl MemoryScope {
     }
 }
 
-/// The identity of a byte of memory, independent of the source and of where it is mapped.
+/// The identity of a byte of memory, independent of the source and of the address at which it is mapped.
 ///
 /// Shared memory is identified by the mapped object; private memory by its address space, so that copy-on-write pages of forks,
-/// the zero page, KSM pages and the text of a library never join threads. A frame identifies shared memory of which nothing
+/// the zero page, KSM pages and the text of a library never join threads. A frame identifies shared memory if nothing
 /// else is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum MemoryId {
@@ -119,7 +119,7 @@ impl MemoryId {
         }
     }
 
-    /// The byte that lies so many behind it.
+    /// The byte at this distance behind it.
     #[must_use]
     pub fn byte(self, number: u32) -> Self {
         let number = u64::from(number);

@@ -166,19 +166,19 @@ impl Source {
     pub fn coverage(self) -> &'static str {
         match self {
             Self::Pebs => {
-                "loads of at least the latency asked for, with address, latency and where the data came from; stores only \
-                 where asked for"
+                "loads of at least the requested latency, with address, latency and where the data came from; stores only if \
+                 requested"
             }
             Self::Ibs => {
                 "loads and stores among evenly sampled ops, with address, where the data came from, and the latency of loads \
                  that missed the L1 cache"
             }
             Self::Timer => {
-                "accesses of running code near each timer tick, without latency; those of the kernel where it is sampled; not \
-                 those to thread-local memory, of gather instructions, or whose address registers were overwritten before the tick"
+                "accesses of running code near each timer tick, without latency; accesses of kernel code if that is sampled; no \
+                 accesses to thread-local memory, of gather instructions, or whose address registers were overwritten before the tick"
             }
             Self::Faults => {
-                "first touches of pages only: it shows who is active and which pages processes share, \
+                "first touches of pages only: it shows which threads are active and which pages processes share, \
                  not which threads of one process share memory"
             }
             Self::Wakeups => {
@@ -341,7 +341,7 @@ pub struct RawSample {
     pub data_src: DataSource,
     /// How the address was recovered; `None` if the hardware or the kernel gave it.
     pub method: Option<Method>,
-    /// The number of the event in its recording, as far as there are several; else 0.
+    /// The number of the event in its recording, if it has several; else 0.
     pub event: u16,
 }
 

@@ -52,7 +52,7 @@ pub enum SchedWhat {
     Waking {
         /// The thread that is woken.
         task: SchedTask,
-        /// The CPU that it is meant for: with `sched_waking`, the one where it ran last.
+        /// The target CPU: with `sched_waking`, the one on which it ran last.
         target_cpu: u32,
         /// What wakes it.
         by: WakenBy,
@@ -240,7 +240,7 @@ fn number_of(text: &str) -> Option<u64> {
     text.strip_prefix("0x").map_or_else(|| text.parse().ok(), |hex| u64::from_str_radix(hex, 16).ok())
 }
 
-/// What wakes a thread, as the flags of the tracepoint tell.
+/// What wakes a thread, according to the flags of the tracepoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum WakenBy {
     /// The thread that the CPU runs, in a system call or a fault.
@@ -293,7 +293,7 @@ pub enum TaskState {
 }
 
 impl SchedWhat {
-    /// What it is called: the kernel's event, and names of ours for what no tracepoint tells.
+    /// Its name: the kernel's event, and scxprof's names for events without a tracepoint.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {

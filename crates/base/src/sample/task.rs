@@ -37,7 +37,7 @@ pub struct Task<'a> {
 }
 
 impl<'a> Task<'a> {
-    /// Of which only the cgroup and the name are known.
+    /// A task of which only the cgroup and the name are known.
     #[must_use]
     pub fn new(cgroup: &'a [u8], comm: &'a [u8]) -> Self {
         Self { cgroup, comm, ..Self::default() }

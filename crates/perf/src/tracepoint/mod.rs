@@ -177,7 +177,7 @@ impl SchedDecoder {
         self
     }
 
-    /// Adds a tracepoint (`system:name`) by the text of its file `format`; false if it is none that can be used.
+    /// Adds a tracepoint (`system:name`) by the text of its file `format`; false if it cannot be used.
     ///
     /// # Errors
     /// [`FormatError`]: it could be used, but its fields cannot be read.

@@ -91,7 +91,7 @@ impl Chain {
     }
 }
 
-/// What the chains add up to. Each counts whenever a wait of it ends.
+/// The sums of the chains. Each counts whenever a wait of it ends.
 #[derive(Debug, Default)]
 pub struct Chains {
     /// Latency by length; the first has length 1.
@@ -101,7 +101,7 @@ pub struct Chains {
 }
 
 impl Chains {
-    /// Takes a chain of which a wait has ended.
+    /// Takes a chain that a wait has ended.
     pub fn add(&mut self, chain: &Chain) {
         let at = chain.length().saturating_sub(1);
         if self.lengths.len() <= at {

@@ -1,6 +1,6 @@
-//! Who wakes whom, who preempts whom, and chains of wakeups.
+//! Which threads wake and preempt each other, and chains of wakeups.
 //!
-//! An edge is a pair of threads of which one woke the other. What wakes from an interrupt is no thread; what wakes from a
+//! An edge is a pair of threads; one woke the other. A wakeup from an interrupt has no waker thread; a wakeup from a
 //! softirq counts as the thread that the CPU ran, as the kernel does not say more of it. The idle task is no thread.
 //!
 //! A chain is the waits that led to a run. A thread that an interrupt wakes, or a thread whose own chain is not known,
@@ -102,7 +102,7 @@ impl Merge for Edge {
     }
 }
 
-/// Who woke a thread that waits. By the time it runs, the waker may have ended and its slot may be another thread's.
+/// The waker of a waiting thread. By the time it runs, the waker may have ended and its slot may be another thread's.
 #[derive(Debug, Clone, Copy)]
 enum Waker {
     /// An interrupt, or the idle task.
@@ -134,14 +134,14 @@ struct Pending {
     waker: Waker,
 }
 
-/// What is known of a thread.
+/// The state of a thread.
 #[derive(Debug, Default)]
 struct Node {
     /// Tells threads apart that had the slot one after the other.
     serial: u32,
     /// Whom it woke.
     wakees: FxHashMap<Slot, Edge>,
-    /// Who has it among its wakees.
+    /// The threads that have it among their wakees.
     wakers: FxHashSet<Slot>,
     pending: Option<Pending>,
     /// Its chain; while a wakeup is pending, the one of its waker.

@@ -4,10 +4,10 @@ use rustc_hash::FxHashMap;
 
 use crate::Class;
 
-/// Who did it, `None` if it was no thread, and to whom.
+/// The acting thread (`None` if it was no thread), and the affected one.
 pub type Pair = (Option<Class>, Class);
 
-/// What is added up for a pair.
+/// The sums of a pair.
 pub trait Merge: Default {
     /// Adds all of `other`.
     fn merge(&mut self, other: &Self);

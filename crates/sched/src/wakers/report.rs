@@ -42,9 +42,9 @@ pub struct Party {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct EdgeLine {
-    /// Who woke; `None` for an interrupt, and for the idle task.
+    /// The waker; `None` for an interrupt, and for the idle task.
     pub waker: Option<Party>,
-    /// Who was woken.
+    /// The woken thread.
     pub wakee: Party,
     /// Wakeups, also those of a thread that was runnable already.
     pub wakeups: u64,
@@ -58,9 +58,9 @@ pub struct EdgeLine {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct PreemptionLine {
-    /// Who got the CPU; `None` for the idle task, as when the thread was throttled or moved.
+    /// The thread that got the CPU; `None` for the idle task, as when the thread was throttled or moved.
     pub by: Option<Party>,
-    /// Who wanted to run on.
+    /// The thread that wanted to continue.
     pub thread: Party,
     /// How often.
     pub preemptions: u64,
@@ -95,13 +95,13 @@ pub struct ChainLine {
     pub length: usize,
     /// Those of them that began with a preemption.
     pub preempted: u8,
-    /// Its last threads, each of which woke the next one.
+    /// Its last threads; each woke the next one.
     pub threads: Vec<ChainThread>,
     /// There were more threads before these.
     pub is_cut: bool,
 }
 
-/// All about who wakes whom.
+/// The report on wakeups, preemptions and chains.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Report {
@@ -115,13 +115,13 @@ pub struct Report {
     pub places: Locality,
     /// The same of wakeups by interrupts and the idle task.
     pub interrupt_places: Locality,
-    /// How many edges there are, of which `edges` has the first.
+    /// How many edges there are; `edges` has the first of them.
     pub edge_count: usize,
     /// The edges, those of the most wakeups first.
     pub edges: Vec<EdgeLine>,
-    /// How many lines of preemptions there are, of which `preempted` has the first.
+    /// How many lines of preemptions there are; `preempted` has the first of them.
     pub preempted_count: usize,
-    /// Who was preempted by whom, the most frequent first.
+    /// Which thread preempted which, the most frequent first.
     pub preempted: Vec<PreemptionLine>,
     /// Chains by their length; one counts whenever a wait of it ends.
     pub chain_lengths: Vec<LengthLine>,

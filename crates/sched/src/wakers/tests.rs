@@ -95,7 +95,7 @@ fn a_pair_wakes_each_other() {
     let mut pairs: Vec<_> = wakers.pairs(tracker.threads()).map(|(a, b, edge)| (a, b, edge.wakeups)).collect();
     pairs.sort_unstable();
     assert_eq!(pairs, [(1, 2, 100), (2, 1, 100)]);
-    // The chain never ends: 201 waits, of which those from the 64th on have the last length.
+    // The chain never ends: 201 waits; those from the 64th on have the last length.
     let expected: Vec<_> = (1..64).map(|length| (length, 1)).chain([(64, 138)]).collect();
     assert_eq!(lengths(wakers), expected);
     assert_eq!((wakers.chains.latency().count(), wakers.chains.latency().max()), (63, Some(63 * 3)));
@@ -161,7 +161,7 @@ fn a_chain_adds_up_the_waits_of_its_threads() {
     );
     let lines = report((&wakers, tracker.threads()), Level::Thread, 10, &Labels::default()).chains;
     assert_eq!((lines[0].preempted, lines[0].is_cut), (1, false));
-    // Who is woken by an interrupt begins anew, whatever it interrupts, and so does who is woken by a thread of which nothing
+    // A thread that is woken by an interrupt begins anew, whatever is interrupted, and so does a thread woken by one of which nothing
     // is known.
     let by_interrupt = event(175, 4, SchedWhat::Waking { task: task(1), target_cpu: 0, by: WakenBy::Interrupt });
     events.extend([by_interrupt, switch(180, 4, Sleeping, 1)]);
@@ -249,7 +249,7 @@ fn who_has_the_slot_of_an_ended_thread_inherits_nothing() {
         switch(6, 5, Sleeping, 6),
     ]);
     assert_eq!(lengths(&wakers), [(1, 2)]);
-    // Nor does who ends without being seen to: the fork says that 1 is another thread by now.
+    // Nor does a thread whose end was not seen: the fork says that 1 is another thread now.
     let fork = SchedWhat::Fork { parent: 8, child: 1, comm: Comm::from("new") };
     let (wakers, _) = run(&[
         waking(1, 0, 1),
@@ -323,7 +323,7 @@ fn wakeups_of_scxprof_itself_are_no_edges() {
             waking(7, 2, 50),
         ],
     );
-    // Of the first wakeup nobody knows yet that it is one of scxprof.
+    // At the first wakeup it is not known yet that it is one of scxprof.
     assert_eq!((wakers.places().0.total(), wakers.counts().preemptions), (1, 0));
     assert_eq!(edges(&(wakers, tracker)), [(0, 50, 1, 1, 1), (1, 2, 1, 1, 1)]);
     let (wakers, _) = run_with(Wakers::new(places(), Some(200)), &[own(3, 1), own(3, 50), own(4, 1)]);

@@ -11,7 +11,7 @@ const TAKEN: [&str; 4] = ["time_ns", "width_ns", "cpus", "busy"];
 /// What separates the name from the hint.
 const HINT: &str = "@hint=";
 
-/// Threads of which the CPU time is counted together.
+/// Threads whose CPU time is counted together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Category {
     /// The name of its column. Categories of one name share a column.

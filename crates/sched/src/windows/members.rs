@@ -11,7 +11,7 @@ use scxprof_base::tables::Tables;
 
 /// Threads with a stored hint; further ones have none. A Linux host can have 4 million threads.
 const MAX_HINTS: usize = 1 << 18;
-/// Names and hints of which the column is remembered, each at the place that its hash gives. A power of two.
+/// Names and hints whose column is remembered, each at the place that its hash gives. A power of two.
 const PLACES: usize = 1 << 11;
 
 /// The categories, and the hints of threads.
@@ -27,7 +27,7 @@ pub(super) struct Members {
     places: Vec<Option<Place>>,
 }
 
-/// What the categories said about a name and a hint.
+/// The cached category of a name and a hint.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     comm: Comm,

@@ -1,4 +1,4 @@
-//! What the columns of all windows amount to: mean, quantiles and maximum of the CPUs in use.
+//! A summary of the columns of all windows: mean, quantiles and maximum of the CPUs in use.
 
 use serde::Serialize;
 use sketches_ddsketch::{Config, DDSketch};

@@ -191,7 +191,7 @@ fn a_cpu_counts_from_the_first_window_that_is_open_or_from_the_start() {
     };
     // The window from 30 to 40 was still open when CPU 3 came: nothing was known of the next.
     assert_eq!(cpus(&[]), [(1, 0), (1, 0), (1, 0), (2, 10), (2, 10)]);
-    // The last one is 5 ns wide, of which CPU 0 has no event.
+    // The last one is 5 ns wide, and CPU 0 has no event in it.
     assert_eq!(cpus(&[0, 3]), [(2, 10), (2, 10), (2, 10), (2, 10), (2, 10)]);
     assert_eq!(cpus(&[0, 3, 7])[0], (3, 20));
 }
@@ -349,7 +349,7 @@ fn hints_are_bounded() {
     assert_eq!(tables.iter().find(|table| table.name == "window hints").unwrap().entries, 1 << 18);
 }
 
-/// A stream of windows of 100 ns on one CPU, in which "a" runs so many ns in each.
+/// A stream of windows of 100 ns on one CPU; "a" runs this number of ns in each.
 fn stream(busy: &[u64], end: u64) -> Summary {
     let mut windows = Windows::new(options(100, &["a"], &[]));
     let mut events = Vec::new();

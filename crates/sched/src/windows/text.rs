@@ -29,7 +29,7 @@ pub fn csv_row(window: &Window) -> String {
     line
 }
 
-/// A field of CSV, in quotes where it needs them (RFC 4180).
+/// A field of CSV, in quotes if it needs them (RFC 4180).
 fn field(text: &str) -> Cow<'_, str> {
     let needs = text.contains(['"', ',', '\r', '\n']) || text.trim() != text;
     if needs {

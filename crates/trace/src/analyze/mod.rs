@@ -85,7 +85,7 @@ impl std::fmt::Debug for Subcells {
     }
 }
 
-/// What is asked for.
+/// The request.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The analysers; none: all.

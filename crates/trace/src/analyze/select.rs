@@ -32,9 +32,9 @@ pub struct Select {
     pub threads: Option<ThreadTest>,
     /// The first and the last CPU of each range; all if there is none.
     pub cpus: Vec<(u32, u32)>,
-    /// From so many ns after the first event on.
+    /// From this number of ns after the first event on.
     pub from: u64,
-    /// Until so many ns after it.
+    /// Until this number of ns after it.
     pub to: Option<u64>,
 }
 

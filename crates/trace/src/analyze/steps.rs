@@ -247,7 +247,7 @@ pub struct FrequencyLine {
     pub max_khz: u64,
     /// The time at each, those that are known.
     pub times: Vec<FrequencyTime>,
-    /// ns of which it is not known.
+    /// ns for which it is not known.
     pub unknown_ns: u64,
     /// Losses of events of the CPU.
     pub losses: u64,
@@ -333,7 +333,7 @@ pub struct IdleLine {
     pub cpu: u32,
     /// ns in none.
     pub active_ns: u64,
-    /// ns of which it is not known.
+    /// ns for which it is not known.
     pub unknown_ns: u64,
     /// The states that it was in.
     pub states: Vec<IdleState>,

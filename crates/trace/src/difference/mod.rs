@@ -1,4 +1,4 @@
-//! What two traces differ in: times and moves of threads by name, layer or subcell, with how sure that is. Pure.
+//! The differences of two traces: times and moves of threads by name, layer or subcell, with their certainty. Pure.
 //!
 //! A trace is cut into 32 to 64 windows of one width. What is compared is a quotient of sums over all windows, such as the waits
 //! through their number. The windows of each trace are drawn again with replacement (bootstrap), as often as there are, for both traces
@@ -19,7 +19,7 @@ pub use windows::Windowed;
 const DRAWS: usize = 2000;
 const TAIL: f64 = 0.005;
 const SEED: u64 = 0x2545_f491_4f6c_dd1d;
-/// Without so many windows in which a group did something, there is no interval.
+/// If a group was active in fewer windows than this, there is no interval.
 const LEAST: usize = 5;
 
 /// What is compared.
@@ -84,7 +84,7 @@ fn p99(group: &Group, drawn: &[u32]) -> Option<f64> {
     })
 }
 
-/// What became of a number.
+/// The change of a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -157,7 +157,7 @@ pub struct Method {
     pub seed: u64,
 }
 
-/// What two traces differ in.
+/// The differences of two traces.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TraceDifference {
     /// What a group is.
@@ -166,7 +166,7 @@ pub struct TraceDifference {
     pub method: Method,
     /// From the first to the last event of each trace, ns.
     pub duration_ns: [u64; 2],
-    /// What got slower first, then what else changed.
+    /// Groups that got slower first, then other changes.
     pub lines: Vec<Line>,
     /// Runs and waits of groups for which there was no room.
     pub no_room: u64,

@@ -16,7 +16,7 @@ use self::event::{Event, ARGS, CATEGORIES};
 use self::line::{since_1970, Line, Stack, Task};
 use super::write::Message;
 
-/// A longer line is none of wprof: the longest are those of deep stacks.
+/// A longer line does not come from wprof: its longest lines have deep stacks.
 const MAX_LINE: usize = 4 << 20;
 /// Tracks, frames and functions that are kept.
 const MAX_ENTRIES: usize = 1 << 20;

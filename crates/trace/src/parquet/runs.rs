@@ -27,7 +27,7 @@ struct Woken {
     row: [Cell<'static>; 7],
 }
 
-/// Threads by their slot, of which there is a bound.
+/// Threads by their slot; the number of slots is bounded.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     slept: Vec<Option<Slept>>,

@@ -16,7 +16,7 @@ pub enum ColumnType {
     Int,
     /// INT32: ids of threads, processes and CPUs.
     Id,
-    /// INT64 that is unsigned: addresses, and numbers of which all 64 bits count.
+    /// INT64 that is unsigned: addresses, and numbers with 64 significant bits.
     Address,
     /// DOUBLE.
     Float,

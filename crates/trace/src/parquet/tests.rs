@@ -41,7 +41,7 @@ fn read(finished: Finished<File>) -> (Tables, BTreeMap<String, String>) {
     (tables, facts)
 }
 
-/// Of what is whole, as far as there is a value.
+/// Of whole numbers that have a value.
 fn number(row: &Row, column: &str) -> Option<i64> {
     match &row[column] {
         Field::Null => None,

@@ -44,7 +44,7 @@ impl<'a> Cell<'a> {
         i64::try_from(value).map_or(Self::Null, Self::Int)
     }
 
-    /// A value of which all bits count.
+    /// A value of which all 64 bits are significant.
     pub(super) fn bits(value: u64) -> Self {
         Self::Int(value as i64)
     }

@@ -93,7 +93,7 @@ impl<W: Write> Writer<W> {
     /// Begins a trace.
     ///
     /// # Errors
-    /// Those of the output.
+    /// The errors of the output.
     pub fn new(out: W, recorded: &Recorded) -> io::Result<Self> {
         let (bundles, threads) = (BTreeMap::new(), FxHashMap::default());
         let mut writer = Self { out, bundles, threads, tracks: 0, first: None, left_out: 0 };
@@ -138,7 +138,7 @@ impl<W: Write> Writer<W> {
     /// Adds a track below another one. A counter has values instead of events.
     ///
     /// # Errors
-    /// Those of the output.
+    /// The errors of the output.
     pub fn track(&mut self, name: &str, parent: Option<Track>, is_counter: bool) -> io::Result<Track> {
         self.tracks += 1;
         let mut descriptor = Message::new().int(1, self.tracks).text(2, name.as_bytes());
@@ -161,7 +161,7 @@ impl<W: Write> Writer<W> {
     /// A point in time on a track, with arguments.
     ///
     /// # Errors
-    /// Those of the output.
+    /// The errors of the output.
     pub fn instant(
         &mut self,
         time: u64,
@@ -183,7 +183,7 @@ impl<W: Write> Writer<W> {
     /// Begins a slice on a track.
     ///
     /// # Errors
-    /// Those of the output.
+    /// The errors of the output.
     pub fn begin(&mut self, time: u64, track: Track, category: Category, name: &str) -> io::Result<()> {
         const BEGIN: u64 = 1;
         let event = Message::new().int(9, BEGIN).int(11, track.0).int(3, category as u64).text(23, name.as_bytes());
@@ -193,7 +193,7 @@ impl<W: Write> Writer<W> {
     /// Ends the slice that began last on a track.
     ///
     /// # Errors
-    /// Those of the output.
+    /// The errors of the output.
     pub fn end(&mut self, time: u64, track: Track) -> io::Result<()> {
         const END: u64 = 2;
         self.event(time, &Message::new().int(9, END).int(11, track.0))
@@ -202,7 +202,7 @@ impl<W: Write> Writer<W> {
     /// The value of a counter from this time on.
     ///
     /// # Errors
-    /// Those of the output.
+    /// The errors of the output.
     pub fn counter(&mut self, time: u64, track: Track, value: f64) -> io::Result<()> {
         const COUNTER: u64 = 4;
         self.event(time, &Message::new().int(9, COUNTER).int(11, track.0).double(44, value))
@@ -211,7 +211,7 @@ impl<W: Write> Writer<W> {
     /// A scheduling event, as ftrace has it.
     ///
     /// # Errors
-    /// Those of the output.
+    /// The errors of the output.
     pub fn sched(&mut self, event: &SchedEvent) -> io::Result<()> {
         if event.what == SchedWhat::Lost {
             self.flush(event.cpu)?;
@@ -268,7 +268,7 @@ impl<W: Write> Writer<W> {
     /// Writes what is left, and the processes with their threads. `processes` are names of processes by their id.
     ///
     /// # Errors
-    /// Those of the output.
+    /// The errors of the output.
     pub fn finish(mut self, processes: &[(u32, Comm)]) -> io::Result<W> {
         let cpus: Vec<u32> = self.bundles.keys().copied().collect();
         for cpu in cpus {

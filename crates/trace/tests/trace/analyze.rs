@@ -192,7 +192,7 @@ fn each_method_finds_the_one_long_wait() {
         let found = &result!(report, Outliers).latency;
         assert_eq!((found.values, found.is_cut), (120, false));
         assert_eq!((found.outliers[0].value, found.outliers[0].at_ns), (5000.0, Some(600_001)), "{method:?}");
-        // Of 120 values, two are above the 99th percentile, of which one is as large as it.
+        // Of 120 values, two are at or above the 99th percentile; one of them is equal to it.
         assert_eq!(found.count, 1, "{method:?} {found:?}");
         assert_eq!(result!(report, Outliers).run_time.values, 3);
     }

@@ -173,7 +173,7 @@ fn annotations_of_older_wprofs_name_the_woken_thread() {
         at(26, &slice(3, 1, "WAKER", "WAKER"), &[cpu(3), text_arg("wakee", "c")]),
         at(30, &slice(2, 1, "ONCPU", ""), &[cpu(3), text_arg("offcpu_reason", "preempted")]),
         at(30, &slice(1, 3, "ONCPU", "swapper/3"), &[cpu(3)]),
-        // Nobody gets the CPU: what follows is lost.
+        // No thread gets the CPU: what follows is lost.
         at(40, &slice(2, 3, "ONCPU", ""), &[cpu(3)]),
         // The beginning of an interrupt is written with its end.
         at(15, &slice(1, 1, "SOFTIRQ", "SOFTIRQ:net_rx"), &[cpu(3)]),
@@ -317,7 +317,7 @@ fn the_textproto_fixtures_are_read() {
     for (name, begins, instants, counters) in [
         ("flow_events_track_event.pftrace", 8, 3, 0),
         ("track_event_callstacks.pftrace", 3, 0, 0),
-        // Thread times of old fields, of which it makes four more values, are not read.
+        // Thread times of old fields (it makes four more values of them) are not read.
         ("track_event_counters.pftrace", 4, 3, 14),
         ("track_event_merged_debug_annotations.pftrace", 1, 0, 0),
         ("track_event_name_resolution.pftrace", 0, 3, 0),

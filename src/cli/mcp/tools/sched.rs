@@ -170,9 +170,9 @@ pub(super) fn tools() -> Vec<Tool> {
         .of_source(),
         tool(
             "wakers",
-            "Who wakes whom",
-            "Who wakes whom and how long the woken waited, who takes whose CPU (preemptions), how many wakeups cross cores, caches \
-             and nodes, and chains of wakeups. For work that passes between threads and for scheduling dependencies.",
+            "Which threads wake each other",
+            "Which threads wake each other, how long the woken threads waited, which threads preempt each other, how many wakeups \
+             cross cores, caches and nodes, and chains of wakeups. For work that passes between threads and for scheduling dependencies.",
             Effect::Captures,
             wakers,
         )
@@ -189,7 +189,7 @@ pub(super) fn tools() -> Vec<Tool> {
     ]
 }
 
-/// What the scheduler did since its events are on in the capture; they are switched on if they are off.
+/// The scheduling statistics since the events were switched on in the capture; they are switched on if they are off.
 fn live<T>(
     context: &Context,
     by: &[report::By],
@@ -287,7 +287,7 @@ fn with_configuration(context: &Context, line: Line, path: Option<&str>) -> Resu
 fn wakers(context: &Context, wakers: &Wakers) -> Result<Document, ToolError> {
     if wakers.source == LIVE {
         if wakers.configuration.is_some() {
-            let message = "a configuration is of no use for the wakeups of a capture: give it with a recording";
+            let message = "a configuration has no effect on the wakeups of a capture: give it with a recording";
             return Err(ToolError::new(Kind::InvalidArguments, message));
         }
         return live_wakers(context, wakers.level);

@@ -84,7 +84,7 @@ impl Selected {
 
 /// Not of a capture, whose options capture_start takes.
 fn only_of_recordings(option: &str) -> ToolError {
-    ToolError::new(Kind::InvalidArguments, format!("{option} is of no use for a capture: give it to capture_start"))
+    ToolError::new(Kind::InvalidArguments, format!("{option} has no effect on a capture: give it to capture_start"))
 }
 
 /// What the last sharing window of the capture showed.

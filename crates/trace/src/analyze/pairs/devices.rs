@@ -224,7 +224,7 @@ pub struct FileIo {
     pub file_count: usize,
     /// Those of the longest time first.
     pub files: Vec<FileLine>,
-    /// Those that are in no other number.
+    /// Those that no other number counts.
     pub unpaired: Unpaired,
 }
 
@@ -306,7 +306,7 @@ pub struct MemoryPressure {
     pub reclaims: Spread,
     /// Pages that these freed.
     pub reclaimed_pages: u64,
-    /// Those that are in no other number.
+    /// Those that no other number counts.
     pub unpaired: Unpaired,
 }
 
@@ -379,7 +379,7 @@ pub struct PowerState {
     pub action_count: usize,
     /// Those of the longest time first.
     pub actions: Vec<PowerLine>,
-    /// Those that are in no other number.
+    /// Those that no other number counts.
     pub unpaired: Unpaired,
 }
 

@@ -14,7 +14,7 @@ use scxprof_sched::Durations;
 /// `SCX_DSQ_INVALID` (include/linux/sched/ext.h): a thread is in no queue.
 const INVALID: u64 = 1 << 63;
 
-/// What a queue is called: the kernel's own ones have bit 63.
+/// The name of a queue: the kernel's own queues have bit 63.
 pub(in crate::analyze) fn dsq_name(id: u64) -> String {
     const LOCAL_ON: u64 = 0xc000_0000_0000_0000;
     match id {
@@ -95,7 +95,7 @@ pub struct DsqLatency {
     pub dsq_count: usize,
     /// Those of the longest time first.
     pub dsqs: Vec<DsqLine>,
-    /// Those that are in no other number.
+    /// Those that no other number counts.
     pub unpaired: Unpaired,
 }
 

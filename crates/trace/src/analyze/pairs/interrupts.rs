@@ -182,7 +182,7 @@ pub struct IrqAnalysis {
     pub lines: Vec<IrqLine>,
     /// By CPU.
     pub cpus: Vec<CpuInterrupts>,
-    /// Those that are in no other number.
+    /// Those that no other number counts.
     pub unpaired: Unpaired,
 }
 
@@ -335,7 +335,7 @@ pub struct IpiAnalysis {
     pub kinds: Vec<IpiLine>,
     /// By CPU.
     pub cpus: Vec<IpiCpu>,
-    /// Those that are in no other number.
+    /// Those that no other number counts.
     pub unpaired: Unpaired,
 }
 

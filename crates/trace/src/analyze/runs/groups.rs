@@ -1,4 +1,4 @@
-//! What threads did, added up by their name, process, layer or subcell: time, waits, moves, and the hardware counters of wprof.
+//! Sums over threads by their name, process, layer or subcell: time, waits, moves, and the hardware counters of wprof.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ const MAX_COUNTERS: usize = 64;
 /// Counts of threads that no scheduling event has named yet.
 const MAX_LOOSE: usize = 1 << 16;
 
-/// What a group is called, before it is text.
+/// The name of a group, before it is text.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Key {
     Named(String),
@@ -259,7 +259,7 @@ impl Grouping {
             }
         }
         let all = self.groups.iter().fold(0u64, |sum, group| sum.saturating_add(group.run.sum()));
-        // A process may have threads of which no event has said it, and two keys then.
+        // A process may have threads that no event has assigned to it; it then has two keys.
         let mut sums: BTreeMap<String, Group> = BTreeMap::new();
         for (key, number) in &self.keys {
             if let Some(group) = self.groups.get(*number) {

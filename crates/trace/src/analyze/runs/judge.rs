@@ -13,7 +13,7 @@ use scxprof_sched::{Durations, Fact, Threads, Why};
 
 /// A thread is starved if it got less than this part of the time that it wanted a CPU...
 const STARVED: f64 = 0.1;
-/// ... and wanted it for at least so many ns.
+/// ... and wanted it for at least this number of ns.
 const STARVED_WAIT: u64 = 10_000_000;
 /// A thread hogs if it had more than this part of the time of all threads, and more than twice its fair part.
 const HOG: f64 = 0.2;

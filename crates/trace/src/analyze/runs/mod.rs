@@ -29,7 +29,7 @@ fn at<T: Default>(all: &mut Vec<T>, at: u32) -> &mut T {
     &mut all[at]
 }
 
-/// What is added up, as far as it is asked for.
+/// What is added up, if it was requested.
 #[derive(Debug, Default)]
 struct Parts {
     /// The time of the event that facts come from.
@@ -241,7 +241,7 @@ impl Runs {
     }
 }
 
-/// Marks lines of so many events that lack much by losses.
+/// Marks lines with this number of events that lack much because of losses.
 fn mark(losses: u64, events: u64) -> String {
     if is_much(losses, events) { "!" } else { "" }.to_owned()
 }

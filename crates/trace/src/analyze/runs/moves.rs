@@ -13,7 +13,7 @@ use scxprof_sched::{Durations, Fact, Why};
 /// Pairs of CPUs that are counted, of about 30 bytes each; moves of later ones are only in the totals.
 const MAX_ROUTES: usize = 1 << 16;
 
-/// Where something went on, seen from where it was before.
+/// Where something continued, relative to where it was before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Places {
     /// On the same CPU.
@@ -202,7 +202,7 @@ pub struct Route {
 pub struct MigrationPatterns {
     /// Runs on another CPU than the one before of the thread.
     pub moves: u64,
-    /// As a part of all runs of which the CPU before is known.
+    /// As a part of all runs whose previous CPU is known.
     pub moved_part: Option<f64>,
     /// All these runs.
     pub runs: Places,

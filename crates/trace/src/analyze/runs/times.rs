@@ -366,7 +366,7 @@ pub struct Preemptions {
     pub threads: Vec<Preempted>,
     /// How many pairs there are.
     pub pair_count: usize,
-    /// Who got whose CPU, by process and name; the most frequent first.
+    /// Which threads took the CPU of which, by process and name; the most frequent first.
     pub pairs: Vec<PreemptionLine>,
 }
 

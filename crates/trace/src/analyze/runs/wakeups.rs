@@ -1,4 +1,4 @@
-//! What became of wakeups: how long each part took, which led to a run, and chains of them.
+//! The results of wakeups: how long each part took, which led to a run, and chains of them.
 
 use serde::Serialize;
 
@@ -87,7 +87,7 @@ impl LatencyBreakdown {
     }
 }
 
-/// What becomes of each wakeup.
+/// The result of each wakeup.
 #[derive(Debug, Default)]
 pub(super) struct Correlation {
     /// The wakeup that a thread has not run since.
