@@ -311,7 +311,7 @@ mod tests {
         }
         let error = |line: &str| Args::try_parse_from(line.split(' ')).unwrap_err().to_string();
         assert!(error("scxprof run -p abc").contains("'abc' for '--pid <PID>': not a process id"));
-        assert!(error("scxprof run -e cycles").contains("--source pebs, ibs, timer, faults or wakeups"));
+        assert!(error("scxprof run -e cycles").contains("--source pebs, ibs, spe, timer, faults or wakeups"));
         // No host has as many.
         assert!(error("scxprof score -f x --config y --llcs 4294967295").contains("4294967295 is not in 2..=1024"));
         assert!(error("scxprof run --target-cpus 4294967295").contains("4294967295 is not in 1..=65536"));

@@ -24,11 +24,11 @@ pub(super) struct SourceArgs {
         group = "pace",
         value_parser = clap::value_parser!(u32).range(1..=100_000),
         help = format!(
-            "pebs, ibs: aim at N samples per second on the busiest CPU [default: {DEFAULT_RATE}]"
+            "pebs, ibs, spe: aim at N samples per second on the busiest CPU [default: {DEFAULT_RATE}]"
         )
     )]
     rate: Option<u32>,
-    /// pebs, ibs: sample every N events (loads of at least --ldlat; ops)
+    /// pebs, ibs, spe: sample every N events (loads of at least --ldlat; ops; operations)
     #[arg(short = 'c', long, value_name = "N", group = "pace", value_parser = clap::value_parser!(u64).range(1..1 << 40))]
     period: Option<u64>,
     /// Samples per second and CPU: pebs and ibs let the kernel adjust the period; timer uses its own clock instead of the
@@ -40,13 +40,13 @@ pub(super) struct SourceArgs {
         long,
         value_name = "CYCLES",
         value_parser = clap::value_parser!(u32).range(1..=65_535),
-        help = format!("pebs, ibs: sample only loads that took at least CYCLES [default: pebs {DEFAULT_LDLAT}, ibs all]")
+        help = format!("pebs, ibs, spe: sample only loads, with spe also stores, that took at least CYCLES [default: pebs {DEFAULT_LDLAT}, others all]")
     )]
     ldlat: Option<u32>,
-    /// pebs: also sample stores (ibs always does)
+    /// pebs: also sample stores (ibs and spe always do)
     #[arg(long)]
     stores: bool,
-    /// Also sample accesses of kernel code (pebs, ibs, timer) [default: if auto takes timer, where that is possible]
+    /// Also sample accesses of kernel code (pebs, ibs, spe, timer) [default: if auto takes timer, where that is possible]
     #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "yes")]
     kernel: Option<KernelCode>,
     /// pebs: one interrupt per sample, with all fields (the default)
@@ -73,6 +73,7 @@ enum Wanted {
     Auto,
     Pebs,
     Ibs,
+    Spe,
     Timer,
     Faults,
     Wakeups,
@@ -85,6 +86,7 @@ impl Wanted {
             Self::Auto => None,
             Self::Pebs => Some(Source::Pebs),
             Self::Ibs => Some(Source::Ibs),
+            Self::Spe => Some(Source::Spe),
             Self::Timer => Some(Source::Timer),
             Self::Faults => Some(Source::Faults),
             Self::Wakeups => Some(Source::Wakeups),
@@ -94,7 +96,7 @@ impl Wanted {
 
 /// The answer to a user of perf who types `-e`.
 fn not_an_event(_: &str) -> Result<String, String> {
-    Err("scxprof has no events to choose from; --source pebs, ibs, timer, faults or wakeups chooses what to sample"
+    Err("scxprof has no events to choose from; --source pebs, ibs, spe, timer, faults or wakeups chooses what to sample"
         .to_owned())
 }
 
@@ -106,7 +108,7 @@ impl SourceArgs {
         HostOptions { hardware: self.hardware(), freq: self.freq, kernel_if_possible, ..host }
     }
 
-    /// The options of pebs and ibs.
+    /// The options of pebs, ibs and spe.
     fn hardware(&self) -> Hardware {
         let Self { rate, period, freq, ldlat, stores, kernel, exact: _, batched, .. } = *self;
         let pace = match (period, freq) {
@@ -137,7 +139,10 @@ pub(super) fn say_chosen(source: Source, rate: Option<(&str, f64)>, skipped: &[(
         }
         return;
     }
-    let no_pmu = |error: &SamplerError| matches!(error, SamplerError::NoPebs(_) | SamplerError::NoIbs(_));
+    let no_pmu = |error: &SamplerError| {
+        use SamplerError as E;
+        matches!(error, E::NoPebs(_) | E::NoIbs(_) | E::NoSpe(_) | E::Architecture { .. })
+    };
     let why = if skipped.iter().all(|(_, error)| no_pmu(error)) {
         "no memory PMU here".to_owned()
     } else {

@@ -19,11 +19,15 @@ const ROWS: [(Feature, &str, &str); 6] = [
 pub(super) fn checks(trials: &[Trial]) -> Vec<Check> {
     let all: Vec<_> = trials.iter().collect();
     // The kernel takes the field for any event, and those of others leave it empty.
-    let latency: Vec<_> = trials.iter().filter(|trial| matches!(trial.source, Source::Pebs | Source::Ibs)).collect();
-    let no_pmu = |trial: &&Trial| matches!(trial.host, Err(SamplerError::NoPebs(_) | SamplerError::NoIbs(_)));
+    let latency: Vec<_> =
+        trials.iter().filter(|trial| matches!(trial.source, Source::Pebs | Source::Ibs | Source::Spe)).collect();
+    let no_pmu = |trial: &&Trial| {
+        use SamplerError as E;
+        matches!(trial.host, Err(E::NoPebs(_) | E::NoIbs(_) | E::NoSpe(_) | E::Architecture { .. }))
+    };
     let row = |&(feature, name, what): &(Feature, &'static str, &str)| match feature {
         Feature::WeightStruct if latency.iter().all(no_pmu) => {
-            Check::fails(Section::Fields, name, "no memory PMU here: only pebs and ibs have a latency")
+            Check::fails(Section::Fields, name, "no memory PMU here: only pebs, ibs and spe have a latency")
         }
         Feature::WeightStruct => field(&latency, feature, name, what),
         _ => field(&all, feature, name, what),

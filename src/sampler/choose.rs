@@ -7,7 +7,7 @@ use super::error::SamplerError;
 use super::hardware::{self, Hardware, Pace};
 use super::options::{SamplerOptions, Target};
 use super::plan::{AddressFrom, Plan, Planned, Steer};
-use super::pmu::{NoIbs, NoPebs, Pmus};
+use super::pmu::{NoIbs, NoPebs, NoSpe, Pmus};
 use super::tick::{self, TickKind, TickPlan};
 use super::tracepoints::{self, SchedOptions};
 use crate::host::limits::sysctl;
@@ -23,6 +23,7 @@ pub(super) fn plan(options: &SamplerOptions, batched: bool) -> Result<Plan, Samp
     let is_x86_64 = Arch::HOST == Some(Arch::X86_64);
     let is_here = match options.source {
         Source::Pebs | Source::Ibs => is_x86_64,
+        Source::Spe => Arch::HOST == Some(Arch::Arm64),
         // The recovery knows the instructions of these.
         Source::Timer => Arch::HOST.is_some(),
         _ => true,
@@ -54,6 +55,10 @@ pub(super) fn plan(options: &SamplerOptions, batched: bool) -> Result<Plan, Samp
         Source::Ibs => {
             let ibs = Pmus::read(&options.sys).map_err(NoIbs::from)?.ibs()?;
             hardware::ibs(&ibs, &hardware, &options.cpus)
+        }
+        Source::Spe => {
+            let pmus = Pmus::read(&options.sys).map_err(NoSpe::from)?.spe()?;
+            hardware::spe(&pmus, &hardware, &options.cpus)?
         }
         Source::Wakeups => {
             let (events, sched) = (Vec::new(), None);
@@ -101,7 +106,7 @@ fn check_rate(spec: &EventSpec, options: &SamplerOptions) -> Result<(), SamplerE
 fn without_effect(options: &SamplerOptions) -> Option<String> {
     let SamplerOptions { source, hardware, freq, .. } = options;
     let source = *source;
-    let steers = matches!(source, Source::Pebs | Source::Ibs);
+    let steers = matches!(source, Source::Pebs | Source::Ibs | Source::Spe);
     let default = Hardware::default();
     let ignored: Vec<_> = [
         ("ldlat", hardware.ldlat.is_some() && !steers),

@@ -1,4 +1,5 @@
-//! Converts times of the scheduler's clock, as in batches of PEBS, to CLOCK_MONOTONIC, as everywhere else.
+//! Converts times of the scheduler's clock, as in batches of PEBS, and counts, as in records of SPE, to CLOCK_MONOTONIC, as everywhere
+//! else.
 
 use super::ring::{Ring, TimeConversion};
 use crate::host::clock::monotonic_ns;
@@ -35,6 +36,30 @@ impl Offset {
     }
 }
 
+/// CLOCK_MONOTONIC at counts of the processor's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct CountClock {
+    conversion: TimeConversion,
+    offset: Offset,
+}
+
+impl CountClock {
+    /// By the control page of a ring, as of now; `None` if the kernel gives no conversion.
+    pub(super) fn now(ring: &Ring) -> Option<Self> {
+        Some(Self { conversion: ring.time_conversion()?, offset: Offset::now(ring)? })
+    }
+
+    /// One that is never off, for tests.
+    #[cfg(test)]
+    pub(super) fn exact(conversion: TimeConversion) -> Self {
+        Self { conversion, offset: Offset(0) }
+    }
+
+    pub(super) fn monotonic(self, count: u64) -> u64 {
+        self.offset.monotonic(self.conversion.ns(count))
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_wraps)] // Elsewhere there is none.
 fn tsc() -> Option<u64> {
@@ -42,7 +67,20 @@ fn tsc() -> Option<u64> {
     Some(unsafe { std::arch::x86_64::_rdtsc() })
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+/// The generic timer's virtual count, which SPE stamps its records with.
+#[cfg(target_arch = "aarch64")]
+#[allow(clippy::unnecessary_wraps)] // Elsewhere there is none.
+fn tsc() -> Option<u64> {
+    let count: u64;
+    // SAFETY: Linux lets user code read the register (arch_timer_set_cntkctl_el1() in arch/arm64/include/asm/arch_timer.h), or reads
+    // it for it where a processor's erratum forbids that; it changes no memory. The barrier keeps it from being read early.
+    unsafe {
+        std::arch::asm!("isb", "mrs {count}, cntvct_el0", count = out(reg) count, options(nostack, preserves_flags))
+    };
+    Some(count)
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn tsc() -> Option<u64> {
     None
 }

@@ -1,22 +1,28 @@
 //! The events of each CPU: how they are opened, and into which ring they write.
 
+use std::sync::atomic::AtomicU64;
 use std::sync::Arc;
 
 use super::attr::Features;
 use super::choose;
-use super::clock::Offset;
+use super::clock::{CountClock, Offset};
 use super::error::SamplerError;
-use super::open::{Event, EventScope, Sampling};
+use super::open::{Event, EventError, EventScope, Sampling};
 use super::opener::Opener;
 use super::options::{SamplerOptions, Target, TargetKind};
 use super::plan::Planned;
 use super::ring::Ring;
-use super::worker::{CpuRing, RingKind};
+use super::spe::midr_in;
+use super::worker::{CpuAux, CpuRing, RingKind};
 use crate::bpf::{DsqOutputs, SnapshotOutputs};
 use crate::host::limits;
 use crate::sample::Source;
 use scxprof_perf::record::Layout;
+use scxprof_perf::spe::Cores;
 use scxprof_perf::tracepoint::{self, SchedDecoder};
+
+/// The least pages of an AUX area (`arm_spe_pmu_setup_aux()` in drivers/perf/arm_spe_pmu.c).
+const LEAST_AUX: usize = 2;
 
 /// How the events of every CPU are opened; what was negotiated with the kernel is in it.
 #[derive(Debug)]
@@ -49,6 +55,8 @@ pub(super) struct Owners {
     pub(super) sched: Option<Arc<Event>>,
     /// Call stacks beside memory have one, too: they are long.
     pub(super) aside: Option<Arc<Event>>,
+    /// Samples in the AUX area so far.
+    pub(super) in_aux: Arc<AtomicU64>,
 }
 
 impl Owners {
@@ -86,6 +94,7 @@ struct Opening {
     owner: Option<Arc<Event>>,
     sched_owner: Option<Arc<Event>>,
     aside_owner: Option<Arc<Event>>,
+    in_aux: Arc<AtomicU64>,
     rings: Vec<CpuRing>,
     sampling: Vec<Sampling>,
     side_band: Vec<Arc<Event>>,
@@ -108,7 +117,8 @@ impl Recipe {
         if options.cpus.contains(&cpu) {
             return Ok(());
         }
-        let there = if options.source == Source::Pebs {
+        let has_kinds = matches!(options.source, Source::Pebs | Source::Spe);
+        let there = if has_kinds {
             // Cores of another kind have another PMU.
             let alone = SamplerOptions { cpus: vec![cpu], ..options.clone() };
             choose::plan(&alone, self.batched)?.events.into_iter().map(|event| event.spec.name).collect()
@@ -117,7 +127,7 @@ impl Recipe {
         };
         options.cpus.push(cpu);
         for event in &mut self.events {
-            if options.source != Source::Pebs || there.contains(&event.spec.name) {
+            if !has_kinds || there.contains(&event.spec.name) {
                 event.cpus.push(cpu);
             }
         }
@@ -138,6 +148,7 @@ impl Recipe {
                 owner: Some(Arc::clone(&owners.memory)),
                 sched_owner: owners.sched.clone(),
                 aside_owner: owners.aside.clone(),
+                in_aux: Arc::clone(&owners.in_aux),
                 ..Opening::default()
             },
         };
@@ -208,10 +219,10 @@ impl Recipe {
                 opening.sampling.push(Sampling { event, plan, last: 0 });
             }
         }
-        let Opening { owner, sched_owner, aside_owner, rings: new, sampling, side_band, clocks } = opening;
+        let Opening { owner, sched_owner, aside_owner, in_aux, rings: new, sampling, side_band, clocks } = opening;
         match (owner, &self.options.target) {
             (Some(memory), _) if is_watched || !matches!(ring, RingOf::New) => {
-                let owners = Owners { memory, sched: sched_owner, aside: aside_owner };
+                let owners = Owners { memory, sched: sched_owner, aside: aside_owner, in_aux };
                 Ok((CpuEvents { owners, sampling, side_band, clocks, since: 0 }, new))
             }
             (_, Target::Tasks { tids, .. }) => {
@@ -251,23 +262,53 @@ impl Recipe {
             return Ok(event.output_to(owner)?);
         }
         let (ring, offset) = self.map(event)?;
-        opening.rings.push(CpuRing { ring, layout, corrupt: false, offset, kind });
+        let mut ring = CpuRing { ring, layout, corrupt: false, offset, kind, aux: None };
+        if self.has_aux(event) {
+            ring.aux = Some(self.map_aux(event, &mut ring.ring, &opening.in_aux)?);
+        }
+        opening.rings.push(ring);
         *owner = Some(Arc::clone(event));
         Ok(())
     }
 
     /// Maps the ring of an event, with the conversion of its times to CLOCK_MONOTONIC.
     fn map(&self, event: &Event) -> Result<(Ring, Option<Offset>), SamplerError> {
-        let ring = event.ring(self.mmap_pages).map_err(|source| {
-            if source.errno() == libc::EPERM {
-                let mlock_kb = limits::sysctl(&self.options.proc, "perf_event_mlock_kb").unwrap_or(0);
-                SamplerError::NoLockedMemory { source, mlock_kb, memlock: limits::memlock_limit().kib() }
-            } else {
-                source.into()
-            }
-        })?;
+        let ring = event.ring(self.mmap_pages).map_err(|source| self.not_mapped(source))?;
         let offset = if self.batched { Offset::now(&ring) } else { None };
         Ok((ring, offset))
+    }
+
+    /// Maps the AUX area of an event, of the size of its ring.
+    fn map_aux(&self, event: &Event, ring: &mut Ring, count: &Arc<AtomicU64>) -> Result<Box<CpuAux>, SamplerError> {
+        event.aux_area(ring, self.mmap_pages.max(LEAST_AUX)).map_err(|source| self.not_mapped(source))?;
+        let no_clock = || SamplerError::NoCountClock { event: event.name.to_string(), cpu: event.cpu };
+        let clock = CountClock::now(ring).ok_or_else(no_clock)?;
+        let path = format!("devices/system/cpu/cpu{}/regs/identification/midr_el1", event.cpu);
+        // Without it, a core's own numbers for data sources mean nothing.
+        let midr = std::fs::read_to_string(self.options.sys.join(path)).ok();
+        let cores = midr.and_then(|text| midr_in(&text)).map_or(Cores::Other, Cores::of);
+        let child = self.options.child_pid_namespace;
+        Ok(Box::new(CpuAux::new(event.cpu, event.id()?, cores, clock, child, Arc::clone(count))))
+    }
+
+    fn not_mapped(&self, source: EventError) -> SamplerError {
+        if source.errno() == libc::EPERM {
+            let mlock_kb = limits::sysctl(&self.options.proc, "perf_event_mlock_kb").unwrap_or(0);
+            SamplerError::NoLockedMemory { source, mlock_kb, memlock: limits::memlock_limit().kib() }
+        } else {
+            source.into()
+        }
+    }
+
+    /// True for an event with an AUX area.
+    pub(super) fn has_aux(&self, event: &Event) -> bool {
+        self.events.iter().any(|planned| planned.spec.aux.is_some() && planned.spec.kind == event.attr.type_)
+    }
+
+    /// Those of a CPU's events that have AUX areas.
+    pub(super) fn buffered(&self, events: &CpuEvents) -> Vec<Arc<Event>> {
+        let sampling = events.sampling.iter().map(|sampling| &sampling.event);
+        sampling.filter(|event| self.has_aux(event)).cloned().collect()
     }
 }
 

@@ -5,7 +5,7 @@ use std::io;
 use thiserror::Error;
 
 use super::open::EventError;
-use super::pmu::{NoIbs, NoPebs};
+use super::pmu::{NoIbs, NoPebs, NoSpe};
 
 /// The remedy for too few open files.
 pub const NOFILE_HELP: &str = "raise it with `ulimit -Hn`, or sample fewer CPUs with -C";
@@ -13,6 +13,8 @@ pub const NOFILE_HELP: &str = "raise it with `ulimit -Hn`, or sample fewer CPUs 
 pub const THREADS_HELP: &str =
     "raise it with `ulimit -Hn`, sample fewer CPUs with -C, or watch their cgroup with --cgroup, which takes as many files for any \
      number of threads";
+/// The remedy for a PMU that another program uses.
+const IN_USE_HELP: &str = "end what uses this PMU, such as another perf record or scxprof";
 /// The remedy for too little locked memory.
 pub const MLOCK_HELP: &str = "raise either, or run with CAP_IPC_LOCK";
 
@@ -41,6 +43,13 @@ pub enum SamplerError {
     /// The kernel or the machine cannot do it.
     #[error("{event}: not supported by this kernel", event = .source)]
     Unsupported {
+        /// The call that failed.
+        #[source]
+        source: EventError,
+    },
+    /// One program at a time can use the PMU (`PERF_PMU_CAP_EXCLUSIVE` in kernel/events/core.c).
+    #[error("{event}; {IN_USE_HELP}", event = .source)]
+    InUse {
         /// The call that failed.
         #[source]
         source: EventError,
@@ -86,7 +95,7 @@ pub enum SamplerError {
         memlock: String,
     },
     /// The source needs another processor.
-    #[error("source {source_name} is for {} only", if *source_name == "timer" { "x86-64 and arm64" } else { "x86-64" })]
+    #[error("source {source_name} is for {} only", match *source_name { "timer" => "x86-64 and arm64", "spe" => "arm64", _ => "x86-64" })]
     Architecture {
         /// The source's name.
         source_name: &'static str,
@@ -103,6 +112,19 @@ pub enum SamplerError {
     /// This host offers no IBS.
     #[error("source ibs: {0}")]
     NoIbs(#[from] NoIbs),
+    /// This host offers no SPE.
+    #[error("source spe: {0}")]
+    NoSpe(#[from] NoSpe),
+    /// The times of SPE are counts, and the kernel does not say what they are in ns.
+    #[error(
+        "{event} on CPU {cpu}: the kernel does not say how the timer's counts convert to times (cap_user_time_zero)"
+    )]
+    NoCountClock {
+        /// The event's name in perf.
+        event: String,
+        /// The CPU.
+        cpu: u32,
+    },
     /// PEBS without precision has no addresses.
     #[error("{event}, with precise_ip 2 and with 1; samples of less precision have no addresses", event = .source)]
     Imprecise {
@@ -155,7 +177,7 @@ pub enum SamplerError {
         max: i64,
     },
     /// None of the CPUs has the source's event.
-    #[error("no PMU with a mem-loads event has any of the CPUs {cpus}")]
+    #[error("no PMU with an event of this source has any of the CPUs {cpus}")]
     NoEventThere {
         /// The CPUs.
         cpus: String,
@@ -228,6 +250,8 @@ impl SamplerError {
             Self::TooManyFiles { .. } => Some(NOFILE_HELP),
             Self::TooManyThreads { .. } => Some(THREADS_HELP),
             Self::NoLockedMemory { .. } => Some(MLOCK_HELP),
+            Self::InUse { .. } => Some(IN_USE_HELP),
+            Self::NoSpe(error) => error.help(),
             _ => None,
         }
     }
@@ -252,7 +276,7 @@ impl SamplerError {
     pub(super) fn is_no_room(&self) -> bool {
         match self {
             Self::NoLockedMemory { .. } => true,
-            Self::Event(error) => error.call == "mmap" && error.errno() == libc::ENOMEM,
+            Self::Event(error) => error.call.starts_with("mmap") && error.errno() == libc::ENOMEM,
             _ => false,
         }
     }

@@ -1,9 +1,9 @@
-//! The sources with addresses from the hardware, pebs and ibs: their options, and the resulting events. Pure.
+//! The sources with addresses from the hardware, pebs, ibs and spe: their options, and the resulting events. Pure.
 
-use super::attr::{EventSpec, Exclude, Feature, Features, Rate};
+use super::attr::{Aux, EventSpec, Exclude, Feature, Features, Rate};
 use super::error::SamplerError;
 use super::plan::{AddressFrom, Plan, Planned, Steer};
-use super::pmu::{Ibs, Ldlat, Pebs, MAX_LDLAT_IBS, MIN_LDLAT_IBS};
+use super::pmu::{Ibs, Ldlat, Pebs, SpePmu, MAX_LDLAT_IBS, MIN_LDLAT_IBS};
 use scxprof_base::cpus::format_cpu_list;
 
 /// The default number of samples a second and CPU.
@@ -29,7 +29,8 @@ pub enum Pace {
 pub struct Hardware {
     /// How often they sample.
     pub pace: Pace,
-    /// The least latency of a load in cycles; `None` for the source's default: 10 for pebs, none for ibs.
+    /// The least latency of a load in cycles, with spe of a store too; `None` for the source's default: 10 for pebs, none for ibs and
+    /// spe.
     pub ldlat: Option<u32>,
     /// pebs also samples stores.
     pub stores: bool,
@@ -60,6 +61,12 @@ const MIN_PERIOD_IBS: u64 = 1 << 14;
 const LEAST_PERIOD_IBS: u64 = 0x90;
 /// Periods of IBS must be a multiple of this: the counter lacks the lower bits.
 const MULTIPLE_IBS: u64 = 16;
+
+/// The shortest adjusted period of SPE, operations.
+const MIN_PERIOD_SPE: u64 = 1 << 14;
+/// Periods of SPE are multiples of this, and at most so long: the bits of `PMSIRR_EL1.INTERVAL` (drivers/perf/arm_spe_pmu.c).
+const MULTIPLE_SPE: u64 = 256;
+const MAX_PERIOD_SPE: u64 = 0xffff_ff00;
 
 /// The features that samples can use; kernel code only on request.
 fn wants(hardware: &Hardware) -> Features {
@@ -110,6 +117,7 @@ pub fn pebs(pebs: &Pebs, hardware: &Hardware, cpus: &[u32]) -> Result<Plan, Samp
                 is_pinned: false,
                 is_sched: false,
                 context: None,
+                aux: None,
                 wants: wants(hardware),
             },
             cpus: cpus.clone(),
@@ -127,14 +135,7 @@ pub fn pebs(pebs: &Pebs, hardware: &Hardware, cpus: &[u32]) -> Result<Plan, Samp
             None => {}
         }
     }
-    let left: Vec<u32> =
-        cpus.iter().copied().filter(|cpu| plan.events.iter().all(|event| !event.cpus.contains(cpu))).collect();
-    if plan.events.is_empty() {
-        return Err(SamplerError::NoEventThere { cpus: format_cpu_list(&left) });
-    }
-    if !left.is_empty() {
-        plan.notes.push(format!("no mem-loads event on CPUs {}: nothing is sampled there", format_cpu_list(&left)));
-    }
+    check_cpus(&mut plan, cpus, "mem-loads event")?;
     Ok(plan)
 }
 
@@ -188,6 +189,7 @@ pub fn ibs(ibs: &Ibs, hardware: &Hardware, cpus: &[u32]) -> Plan {
         is_pinned: false,
         is_sched: false,
         context: None,
+        aux: None,
         // It takes an interrupt for each sample anyway: omitting fields gains nothing.
         wants: wants(&Hardware { batched: false, ..hardware.clone() }),
     };
@@ -206,6 +208,84 @@ pub fn ibs(ibs: &Ibs, hardware: &Hardware, cpus: &[u32]) -> Plan {
         rate: None,
         notes,
     }
+}
+
+/// The SPE events for `cpus`.
+///
+/// # Errors
+/// As [`pebs`].
+pub fn spe(pmus: &[SpePmu], hardware: &Hardware, cpus: &[u32]) -> Result<Plan, SamplerError> {
+    let mut plan = Plan {
+        sched: None,
+        events: Vec::new(),
+        address_from: AddressFrom::Hardware { user_only: !hardware.kernel, ops: true, ldlat: None },
+        rate: None,
+        notes: Vec::new(),
+    };
+    let mut pace = hardware.pace;
+    if let Pace::Frequency(frequency) = pace {
+        // The driver refuses attr.freq.
+        plan.notes
+            .push(format!("freq {frequency}: the kernel adjusts no period of SPE, so scxprof does it, as with rate"));
+        pace = Pace::Rate(frequency);
+    }
+    for pmu in pmus {
+        let among = |cpu: &u32| pmu.cpus.as_ref().is_none_or(|of| of.contains(cpu));
+        let cpus: Vec<u32> = cpus.iter().copied().filter(among).collect();
+        if cpus.is_empty() {
+            continue;
+        }
+        let ldlat = hardware.ldlat.unwrap_or(0);
+        let too_large = || SamplerError::Threshold { asked: ldlat, max: pmu.min_latency.max(), pmu: pmu.name.clone() };
+        let config = pmu.at_least(ldlat).ok_or_else(too_large)?;
+        let mut pace = pace;
+        if let Pace::Period(asked) = pace {
+            let least = pmu.min_interval.next_multiple_of(MULTIPLE_SPE);
+            let period = (asked / MULTIPLE_SPE * MULTIPLE_SPE).clamp(least, MAX_PERIOD_SPE.max(least));
+            if period != asked {
+                plan.notes.push(format!(
+                    "period {asked}: {period} is taken, for {} takes multiples of {MULTIPLE_SPE} from {least} to {MAX_PERIOD_SPE}",
+                    pmu.name
+                ));
+            }
+            pace = Pace::Period(period);
+        }
+        let threshold = hardware.ldlat.map_or_else(String::new, |ldlat| format!(",min_latency={ldlat}"));
+        let spec = EventSpec {
+            name: format!("{}/ts_enable=1,load_filter=1,store_filter=1,jitter=1{threshold}/", pmu.name).into(),
+            kind: pmu.kind,
+            config,
+            rate: rate(pace, FIRST_PERIOD_IBS),
+            precise: 0,
+            leader: None,
+            exclude: Exclude::Kernel,
+            filter: None,
+            callchain: None,
+            is_pinned: false,
+            is_sched: false,
+            context: None,
+            aux: Some(Aux { pa_enable: pmu.pa_enable }),
+            // The records of SPE have neither.
+            wants: wants(&Hardware { batched: true, ..hardware.clone() }),
+        };
+        let steer = steer(pace, MIN_PERIOD_SPE.max(pmu.min_interval), MULTIPLE_SPE);
+        plan.events.push(Planned { spec, cpus, probe: None, steer, is_aside: false });
+    }
+    check_cpus(&mut plan, cpus, "SPE")?;
+    Ok(plan)
+}
+
+/// Notes the CPUs that no event of the plan samples.
+fn check_cpus(plan: &mut Plan, cpus: &[u32], what: &str) -> Result<(), SamplerError> {
+    let left: Vec<u32> =
+        cpus.iter().copied().filter(|cpu| plan.events.iter().all(|event| !event.cpus.contains(cpu))).collect();
+    if plan.events.is_empty() {
+        return Err(SamplerError::NoEventThere { cpus: format_cpu_list(&left) });
+    }
+    if !left.is_empty() {
+        plan.notes.push(format!("no {what} on CPUs {}: nothing is sampled there", format_cpu_list(&left)));
+    }
+    Ok(())
 }
 
 fn rate(pace: Pace, first: u64) -> Rate {

@@ -1,6 +1,7 @@
 //! The open events of a running capture, and those of CPUs that come online meanwhile.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -125,6 +126,12 @@ impl Live {
             counted.add(ended);
         }
         counted
+    }
+
+    /// Samples in the AUX areas of CPUs.
+    pub(super) fn in_aux(&self, cpus: &[u32]) -> u64 {
+        let owners = self.cpus.iter().filter(|(cpu, _)| cpus.contains(cpu)).map(|(_, events)| &events.owners);
+        owners.map(|owners| owners.in_aux.load(Ordering::Relaxed)).sum()
     }
 
     /// Events of a plan that are pinned, and have no counter.
@@ -264,7 +271,8 @@ impl Live {
                 worker.cpus.push(cpu);
             }
             // Before the first record, so that no record is older than what the worker has declared complete.
-            worker.inbox.put(Joining { cpu, rings, wake });
+            let buffered = self.recipe.buffered(new);
+            worker.inbox.put(Joining { cpu, rings, wake, buffered });
         }
         if self.recipe.target() == (TargetKind::Tasks { enable_on_exec: true }) && !self.has_begun() {
             // Exec enables the others.

@@ -31,6 +31,16 @@ pub struct Loss {
     pub abandoned: u64,
     /// Names, forks, mappings and cgroups lost because a ring was full; procfs was read again after each.
     pub side_band: u64,
+    /// How often AUX data was lost because its area was full, or cut: nobody knows how much (`PERF_AUX_FLAG_TRUNCATED`,
+    /// `PERF_AUX_FLAG_PARTIAL`).
+    #[serde(skip_serializing_if = "is_zero")]
+    pub aux_lost: u64,
+    /// Pieces of AUX data in which samples collided, so that one of them was dropped (`PERF_AUX_FLAG_COLLISION`).
+    #[serde(skip_serializing_if = "is_zero")]
+    pub aux_collided: u64,
+    /// Bytes of AUX data that are no packets.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub aux_bad_bytes: u64,
     /// How often the kernel throttled an event.
     pub throttled: u64,
     /// Events that the kernel counted without a sample, and without reporting a loss; known only if every event should be a
@@ -98,6 +108,11 @@ pub struct SchedLoss {
     pub unsampled: u64,
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde gives a reference.
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
 impl SchedLoss {
     /// Events that were read, or could not be.
     pub(crate) fn seen(&self) -> u64 {
@@ -156,6 +171,9 @@ impl Loss {
             &mut self.dead_workers,
             &mut self.abandoned,
             &mut self.side_band,
+            &mut self.aux_lost,
+            &mut self.aux_collided,
+            &mut self.aux_bad_bytes,
             &mut self.throttled,
             &mut self.unsampled,
             &mut self.own,
@@ -247,6 +265,17 @@ impl Loss {
             ),
             (self.abandoned, "samples lost with a reader thread that died"),
             (self.side_band, "records of names, forks, mappings or cgroups lost in full rings; procfs was read again"),
+            (
+                self.aux_lost,
+                "times samples were lost in a full AUX area, nobody knows how many: make it larger (--mmap-pages, perf record -m ,64M) \
+                 or sample less often (--rate, --period, perf record -c)",
+            ),
+            (
+                self.aux_collided,
+                "pieces of AUX data with samples that collided, of which one was dropped each: sample less often (--rate, --period, \
+                 perf record -c)",
+            ),
+            (self.aux_bad_bytes, "bytes of AUX data that make no sense"),
             (self.throttled, "times the kernel throttled sampling (kernel.perf_event_max_sample_rate)"),
             (self.outside_pid_namespace, "samples left out: outside this pid namespace (in a container, start the container with --pid=host to see them)"),
             (self.unnamed, "samples of threads that had ended before they could be named: counted to their cgroup only"),

@@ -29,6 +29,7 @@ pub mod pool;
 mod probe;
 pub mod ring;
 mod running;
+pub(crate) mod spe;
 mod steer;
 pub mod tee;
 pub mod tick;

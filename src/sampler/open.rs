@@ -148,6 +148,14 @@ impl Event {
         Ring::of_event(self.fd.as_fd(), pages).map_err(|source| self.error("mmap", source))
     }
 
+    /// Maps the AUX area of this event beside its `ring`: `pages` pages, a power of two.
+    ///
+    /// # Errors
+    /// As [`Event::ring`].
+    pub fn aux_area(&self, ring: &mut Ring, pages: usize) -> Result<(), EventError> {
+        ring.map_aux(self.fd.as_fd(), pages).map_err(|source| self.error("mmap (AUX area)", source))
+    }
+
     /// Starts counting and sampling.
     ///
     /// # Errors

@@ -112,6 +112,11 @@ impl<'a> Opener<'a> {
         attr::sampling(spec, features, self.scope(), attr::watermark(pages))
     }
 
+    /// The attr of the side-band. The records of SPE may not say their thread: then it is the one that ran.
+    fn side_attr(&self, features: Features, pages: usize) -> sys::perf_event_attr {
+        attr::side_band(features, self.scope(), attr::watermark(pages), self.options.source == Source::Spe)
+    }
+
     /// Chooses the events, and finds the features that this kernel accepts, with throw-away events.
     pub(super) fn choose(&self) -> Result<Choice, SamplerError> {
         let mut plan = choose::plan(self.options, self.batched)?;
@@ -137,7 +142,7 @@ impl<'a> Opener<'a> {
         plan.notes
             .extend(precise.map(|event| format!("{}: precise_ip 1 is the most that works here", event.spec.name)));
         let side_features = self.try_each(&self.options.cpus, |watch, cpu| {
-            let open = |features| Event::open(SIDE_BAND, &attr::side_band(features, self.scope(), 4096), watch, cpu);
+            let open = |features| Event::open(SIDE_BAND, &self.side_attr(features, 1), watch, cpu);
             let negotiated = attr::negotiate(self.options.features, open, EventError::errno);
             negotiated.map(|(_, features, _)| features).map_err(|error| self.explain(error, watch, false))
         })?;
@@ -369,7 +374,7 @@ impl<'a> Opener<'a> {
         watch: EventScope<'_>,
         cpu: u32,
     ) -> Result<(Event, Layout), SamplerError> {
-        let attr = attr::side_band(features, self.scope(), attr::watermark(pages));
+        let attr = self.side_attr(features, pages);
         let event = Event::open(SIDE_BAND, &attr, watch, cpu).map_err(|error| self.explain(error, watch, false))?;
         Ok((event, attr::layout(&attr)))
     }
@@ -391,6 +396,7 @@ impl<'a> Opener<'a> {
                 let Limit { soft, hard } = limits::file_limit();
                 SamplerError::TooManyFiles { source, cpus: self.cpus_watched(), needed: self.needed, soft, hard }
             }
+            (libc::EBUSY, _) => SamplerError::InUse { source },
             (libc::ENODATA, _) => SamplerError::NoLeader { source },
             (libc::ENODEV, _) => SamplerError::NoSuchCpu { cpu: source.cpu },
             (libc::ESRCH, EventScope::Task(pid)) => SamplerError::NoSuchTask { pid },

@@ -50,7 +50,7 @@ pub struct SamplerOptions {
     pub queue: usize,
     /// The features to request; a subset behaves like an older kernel.
     pub features: Features,
-    /// How pebs and ibs sample.
+    /// How pebs, ibs and spe sample.
     pub hardware: Hardware,
     /// procfs, for the limits that an error message names.
     pub proc: PathBuf,

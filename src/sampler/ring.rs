@@ -1,4 +1,4 @@
-//! The ring of a perf event, which the kernel shares with us: only this code touches that memory.
+//! The ring of a perf event, and the AUX area beside it, which the kernel shares with us: only this code touches that memory.
 
 use std::io;
 #[cfg(any(test, feature = "testing"))]
@@ -19,7 +19,9 @@ const CHUNK: usize = 256 * 1024;
 
 /// A ring with invalid content: the kernel's side of it is broken, and nothing after it can be trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("a ring is corrupt at position {position}: a record's header says {size} bytes")]
+#[error(
+    "a ring is corrupt at position {position}: a record's header says {size} bytes (0: its end is no possible one)"
+)]
 pub struct Corrupt {
     /// Free-running position, bytes.
     pub position: u64,
@@ -59,6 +61,14 @@ pub struct Ring {
     data_size: usize,
     /// The position up to which we have read; only we write it.
     tail: u64,
+    aux: Option<AuxArea>,
+}
+
+/// The memory that hardware writes, with positions of its own in the control page.
+#[derive(Debug)]
+struct AuxArea {
+    map: MmapRaw,
+    tail: u64,
 }
 
 impl Ring {
@@ -71,6 +81,25 @@ impl Ring {
     pub(super) fn of_event(fd: BorrowedFd<'_>, pages: usize) -> io::Result<Self> {
         let map = MmapOptions::new().len((1 + pages) * page_size()).map_raw(fd.as_raw_fd())?;
         Self::of_mapping(map)
+    }
+
+    /// Maps the AUX area of the same event: `pages` pages, a power of two and at least 2. The kernel stops the hardware where it would
+    /// overwrite what we have not read (a writable mapping: `rb_alloc_aux()` in kernel/events/ring_buffer.c).
+    ///
+    /// # Errors
+    /// The errno of mmap: as that of the ring, and EOPNOTSUPP if the event has no such area.
+    pub(super) fn map_aux(&mut self, fd: BorrowedFd<'_>, pages: usize) -> io::Result<()> {
+        let (offset, size) = (self.map.len() as u64, pages * page_size());
+        let page = control_page(&self.map);
+        // SAFETY: the control page lies within the mapping; these two fields are ours to write until the area is mapped, and the
+        // kernel reads them in mmap, which comes after (perf_mmap() in kernel/events/core.c).
+        unsafe {
+            (&raw mut (*page).aux_offset).write_volatile(offset);
+            (&raw mut (*page).aux_size).write_volatile(size as u64);
+        }
+        let map = MmapOptions::new().offset(offset).len(size).map_raw(fd.as_raw_fd())?;
+        self.aux = Some(AuxArea { map, tail: self.position(Field::AuxTail).load(Ordering::Relaxed) });
+        Ok(())
     }
 
     /// Takes a page-aligned, writable mapping with an initialised control page.
@@ -92,7 +121,7 @@ impl Ring {
         if !fits || !size.is_power_of_two() || offset < size_of::<perf_event_mmap_page>() as u64 {
             return Err(invalid("a ring's control page does not describe its mapping (Linux before 4.1?)"));
         }
-        let mut ring = Self { map, data_offset: offset as usize, data_size: size as usize, tail: 0 };
+        let mut ring = Self { map, data_offset: offset as usize, data_size: size as usize, tail: 0, aux: None };
         ring.tail = ring.position(Field::Tail).load(Ordering::Relaxed);
         Ok(ring)
     }
@@ -157,6 +186,47 @@ impl Ring {
         Ok(head.wrapping_sub(begin))
     }
 
+    /// The position up to which the hardware has written; `None` without an AUX area. The records about what is before it are in the
+    /// ring.
+    #[must_use]
+    pub fn aux_head(&self) -> Option<u64> {
+        // Acquire pairs with the kernel's store of aux_head after the data and its record (perf_aux_output_end() in
+        // kernel/events/ring_buffer.c).
+        self.aux.as_ref().map(|_| self.position(Field::AuxHead).load(Ordering::Acquire))
+    }
+
+    /// Calls `take` with what the hardware has written up to `head` ([`Ring::aux_head`]): the position of each piece, and its bytes.
+    /// Pieces follow one another without gaps; they are copied, and their room is returned to the kernel before the call.
+    ///
+    /// # Errors
+    /// [`Corrupt`] where the kernel's position is impossible; the area must not be read again.
+    pub fn drain_aux(
+        &mut self,
+        head: u64,
+        scratch: &mut Vec<u8>,
+        mut take: impl FnMut(u64, &[u8]),
+    ) -> Result<(), Corrupt> {
+        let Some(AuxArea { tail, .. }) = self.aux else { return Ok(()) };
+        let mut at = tail;
+        while let Some(AuxArea { map, tail }) = self.aux.as_mut().filter(|_| at != head) {
+            let (size, available) = (map.len(), head.wrapping_sub(at));
+            if available > size as u64 {
+                return Err(Corrupt { position: at, size: 0 });
+            }
+            scratch.clear();
+            let count = (available as usize).min(CHUNK);
+            // The size is a power of two.
+            copy_around(map, 0, size, (at & (size as u64 - 1)) as usize, count, scratch);
+            let position = at;
+            at = at.wrapping_add(count as u64);
+            *tail = at;
+            // Release: the copy is complete before the kernel sees that the hardware may write there again.
+            self.position(Field::AuxTail).store(at, Ordering::Release);
+            take(position, scratch);
+        }
+        Ok(())
+    }
+
     /// The bytes at the front of `scratch` that are complete records.
     fn whole_records(&self, scratch: &[u8]) -> Result<usize, Corrupt> {
         let mut end = 0;
@@ -185,27 +255,19 @@ impl Ring {
     /// Appends `count` bytes from the tail on, around the ring's end if necessary.
     fn copy_out(&self, count: usize, scratch: &mut Vec<u8>) {
         let start = (self.tail & (self.data_size as u64 - 1)) as usize;
-        let first = count.min(self.data_size - start);
-        scratch.reserve(count);
-        for (from, len) in [(start, first), (0, count - first)] {
-            // SAFETY: from + len <= data_size and the data area lies within the mapping (checked when the ring was made).
-            // The kernel does not write between tail and head, and no reference to the shared bytes is made.
-            unsafe {
-                let source = self.map.as_ptr().add(self.data_offset + from);
-                ptr::copy_nonoverlapping(source, scratch.as_mut_ptr().add(scratch.len()), len);
-                scratch.set_len(scratch.len() + len);
-            }
-        }
+        copy_around(&self.map, self.data_offset, self.data_size, start, count, scratch);
     }
 
     fn position(&self, field: Field) -> &AtomicU64 {
         let page = control_page(&self.map);
-        // SAFETY: the control page lies within the mapping, which lives as long as self; both fields are 8-aligned u64s that
+        // SAFETY: the control page lies within the mapping, which lives as long as self; all these fields are 8-aligned u64s that
         // kernel and user space share as atomics, and after the ring is made nothing here accesses them otherwise.
         unsafe {
             AtomicU64::from_ptr(match field {
                 Field::Head => &raw mut (*page).data_head,
                 Field::Tail => &raw mut (*page).data_tail,
+                Field::AuxHead => &raw mut (*page).aux_head,
+                Field::AuxTail => &raw mut (*page).aux_tail,
             })
         }
     }
@@ -228,6 +290,53 @@ impl Ring {
         }
         self.position(Field::Head).store(head.wrapping_add(records.len() as u64), Ordering::Release);
         true
+    }
+
+    /// Writes `bytes` at the head of the AUX area as hardware and kernel would; false if they do not fit.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn replay_aux(&mut self, bytes: &[u8]) -> bool {
+        let head = self.position(Field::AuxHead).load(Ordering::Relaxed);
+        let tail = self.position(Field::AuxTail).load(Ordering::Acquire);
+        let Some(AuxArea { map, .. }) = &mut self.aux else { return false };
+        let size = map.len();
+        if head.wrapping_sub(tail) as usize + bytes.len() > size {
+            return false;
+        }
+        let start = (head & (size as u64 - 1)) as usize;
+        let (first, second) = bytes.split_at(bytes.len().min(size - start));
+        for (to, bytes) in [(start, first), (0, second)] {
+            // SAFETY: to + len <= size, the length of the mapping; &mut self excludes another writer or reader in this process.
+            unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), map.as_mut_ptr().add(to), bytes.len()) }
+        }
+        self.position(Field::AuxHead).store(head.wrapping_add(bytes.len() as u64), Ordering::Release);
+        true
+    }
+
+    /// Adds an AUX area in ordinary memory for [`Ring::replay_aux`], with its first byte at `position`; `pages` is a power of two.
+    ///
+    /// # Errors
+    /// The errno of mmap.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn with_aux_in_memory(mut self, pages: usize, position: u64) -> io::Result<Self> {
+        let map = MmapRaw::from(memmap2::MmapMut::map_anon(pages * 4096)?);
+        for field in [Field::AuxHead, Field::AuxTail] {
+            self.position(field).store(position, Ordering::Relaxed);
+        }
+        self.aux = Some(AuxArea { map, tail: position });
+        Ok(self)
+    }
+
+    /// Says how the clock of AUX data converts, as the kernel does in the control page.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn set_time_conversion(&mut self, conversion: TimeConversion) {
+        let page = control_page(&self.map);
+        // SAFETY: the control page lies within the mapping; &mut self excludes another writer or reader in this process.
+        unsafe {
+            (&raw mut (*page).__bindgen_anon_1.capabilities).write_volatile(CAP_USER_TIME_ZERO);
+            (&raw mut (*page).time_zero).write_volatile(conversion.zero);
+            (&raw mut (*page).time_mult).write_volatile(conversion.mult);
+            (&raw mut (*page).time_shift).write_volatile(conversion.shift);
+        }
     }
 
     /// A ring in ordinary memory for [`Ring::replay`], with `pages` pages of data and its first byte at `position`.
@@ -259,6 +368,27 @@ fn control_page(map: &MmapRaw) -> *mut perf_event_mmap_page {
 enum Field {
     Head,
     Tail,
+    AuxHead,
+    AuxTail,
+}
+
+/// Appends `count` bytes of the area of `size` bytes at `offset` of a mapping, from `start` on and around its end if necessary.
+fn copy_around(map: &MmapRaw, offset: usize, size: usize, start: usize, count: usize, scratch: &mut Vec<u8>) {
+    let fits = offset.checked_add(size).is_some_and(|end| end <= map.len()) && start < size && count <= size;
+    if !fits {
+        return;
+    }
+    let first = count.min(size - start);
+    scratch.reserve(count);
+    for (from, len) in [(start, first), (0, count - first)] {
+        // SAFETY: from + len <= size, and the area lies within the mapping (both checked above); `count` bytes are reserved. Nobody
+        // writes between tail and head, and no reference to the shared bytes is made.
+        unsafe {
+            let source = map.as_ptr().add(offset + from);
+            ptr::copy_nonoverlapping(source, scratch.as_mut_ptr().add(scratch.len()), len);
+            scratch.set_len(scratch.len() + len);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -306,6 +436,42 @@ mod tests {
         let (mut got, mut scratch) = (Vec::new(), Vec::new());
         ring.drain(&mut scratch, |bytes| got.push(bytes.to_vec())).unwrap();
         assert!(got == sent);
+    }
+
+    #[test]
+    fn aux_data_comes_out_whole_wherever_the_area_wraps() {
+        for position in [0, 1, 63, 4096, 8191, u64::MAX - 100, u64::MAX - 8191] {
+            let mut ring = Ring::in_memory(1, 0).unwrap().with_aux_in_memory(2, position).unwrap();
+            let (mut got, mut scratch, mut expected) = (Vec::new(), Vec::new(), Vec::new());
+            let mut next = position;
+            for round in 0..7u8 {
+                let sent: Vec<u8> = (0..2500 + usize::from(round)).map(|at| at as u8 ^ round).collect();
+                assert!(ring.replay_aux(&sent));
+                expected.extend_from_slice(&sent);
+                ring.drain_aux(ring.aux_head().unwrap(), &mut scratch, |at, bytes| {
+                    assert_eq!(at, next);
+                    next = at.wrapping_add(bytes.len() as u64);
+                    got.extend_from_slice(bytes);
+                })
+                .unwrap();
+            }
+            assert!(got == expected, "at {position:#x}");
+            ring.drain_aux(ring.aux_head().unwrap(), &mut scratch, |_, _| panic!("read twice")).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_full_aux_area_is_read_to_its_last_byte_and_an_impossible_one_is_not() {
+        let mut ring = Ring::in_memory(1, 0).unwrap().with_aux_in_memory(2, 77).unwrap();
+        assert!(ring.replay_aux(&[7; 8192]) && !ring.replay_aux(&[1]), "it is full");
+        let (mut count, mut scratch) = (0, Vec::new());
+        ring.drain_aux(ring.aux_head().unwrap(), &mut scratch, |_, bytes| count += bytes.len()).unwrap();
+        assert_eq!(count, 8192);
+        assert!(ring.replay_aux(&[1]), "there is room again");
+        ring.position(Field::AuxHead).store(77 + 8192 + 8193, Ordering::Release);
+        assert!(ring
+            .drain_aux(ring.aux_head().unwrap(), &mut scratch, |_, _| panic!("more than there is room for"))
+            .is_err());
     }
 
     #[test]

@@ -92,21 +92,22 @@ impl Sampler {
         let out = Outlet { to, pool: pool.clone(), room, waker: WakesAtEnd(waker.clone()) };
         // If a later step fails, dropping this ends the running workers.
         let stop = Stop(Arc::new(AtomicBool::new(false)));
-        let mut shares: Vec<(Vec<CpuRing>, Vec<Arc<Event>>, Reader)> = (0..self.workers)
-            .map(|_| (Vec::new(), Vec::new(), Reader { inbox: Arc::default(), cpus: Vec::new() }))
+        let mut shares: Vec<(Vec<CpuRing>, Vec<Arc<Event>>, Vec<Arc<Event>>, Reader)> = (0..self.workers)
+            .map(|_| (Vec::new(), Vec::new(), Vec::new(), Reader { inbox: Arc::default(), cpus: Vec::new() }))
             .collect();
         // One worker reads all rings of a CPU.
         let places: BTreeMap<u32, usize> = self.cpus.keys().copied().zip(0..).collect();
         for (cpu, ring) in self.rings {
             let place = places.get(&cpu).map_or(0, |place| place % self.workers);
-            if let Some((rings, _, _)) = shares.get_mut(place) {
+            if let Some((rings, ..)) = shares.get_mut(place) {
                 rings.push(ring);
             }
         }
         for (cpu, events) in &self.cpus {
             let place = places.get(cpu).map_or(0, |place| place % self.workers);
-            if let Some((_, wake, reader)) = shares.get_mut(place) {
+            if let Some((_, wake, buffered, reader)) = shares.get_mut(place) {
                 wake.extend(events.owners.iter().cloned());
+                buffered.extend(self.recipe.buffered(events));
                 reader.cpus.push(*cpu);
             }
         }
@@ -119,12 +120,13 @@ impl Sampler {
             }
         }
         let (mut workers, mut readers) = (Vec::new(), Vec::new());
-        for (index, (rings, wake, reader)) in shares.into_iter().enumerate() {
+        for (index, (rings, wake, buffered, reader)) in shares.into_iter().enumerate() {
             let worker = Worker {
                 realtime: self.realtime,
                 index,
                 rings,
                 wake,
+                buffered,
                 inbox: Arc::clone(&reader.inbox),
                 identity: self.identity,
                 address_from: self.address_from.clone(),
@@ -263,6 +265,11 @@ impl Running {
                 continue;
             }
             lost = lost.saturating_add(counted.lost);
+            if planned.spec.aux.is_some() {
+                // Its event counts nothing.
+                totals.events = totals.events.saturating_add(live.in_aux(&planned.cpus));
+                continue;
+            }
             totals.events = totals.events.saturating_add(counted.scaled(cpu_wide) / unit(planned));
             let of_software = [sys::PERF_TYPE_SOFTWARE, sys::PERF_TYPE_TRACEPOINT].contains(&planned.spec.kind);
             let on_pmu = planned.probe.is_some() || planned.spec.callchain.is_some() && !of_software;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -29,6 +30,8 @@ const NEAR: f64 = 1.25;
 const SHORTEN: u64 = 2;
 /// A period is lengthened at most by this factor at a time.
 const LENGTHEN: u64 = 64;
+/// Samples in AUX areas come in pieces (`worker::aux`): what came in a shorter time says nothing of their rate.
+const AUX_SECONDS: f64 = 1.0;
 /// Longer than any useful period.
 const MAX_PERIOD: u64 = 1 << 40;
 
@@ -96,7 +99,7 @@ impl SteerThread {
         let steered = locked.recipe.events.iter().enumerate().filter_map(|(plan, event)| {
             let (Some(steer), Rate::Period(period)) = (event.steer, event.spec.rate) else { return None };
             let name = event.spec.name.to_string();
-            Some(Steered { plan, name, steer, period, range: (period, period), refused: None })
+            Some(Steered { plan, name, steer, period, seconds: 0.0, range: (period, period), refused: None })
         });
         let options = &locked.recipe.options;
         let sampled: Vec<u32> = locked.cpus.keys().copied().collect();
@@ -182,6 +185,8 @@ struct Steered {
     name: String,
     steer: Steer,
     period: u64,
+    /// Since the period was last looked at.
+    seconds: f64,
     /// The smallest and the largest so far.
     range: (u64, u64),
     refused: Option<EventError>,
@@ -189,8 +194,24 @@ struct Steered {
 
 impl Steered {
     fn correct(&mut self, live: &mut Live, seconds: f64) {
+        self.seconds += seconds;
+        let is_aux = live.recipe.events.get(self.plan).is_some_and(|event| event.spec.aux.is_some());
+        if is_aux && self.seconds < AUX_SECONDS {
+            return;
+        }
+        let seconds = std::mem::take(&mut self.seconds);
         let mut by_cpu: BTreeMap<u32, u64> = BTreeMap::new();
         for cpu in live.cpus.values_mut() {
+            if let Some(Sampling { event, last, .. }) =
+                cpu.sampling.iter_mut().find(|sampling| is_aux && sampling.plan == self.plan)
+            {
+                // Such an event counts nothing; of its samples, each stands for a period.
+                let now = cpu.owners.in_aux.load(Ordering::Relaxed);
+                let events = now.saturating_sub(*last).saturating_mul(self.period);
+                *by_cpu.entry(event.cpu).or_default() += events;
+                *last = now;
+                continue;
+            }
             for Sampling { event, last, .. } in cpu.sampling.iter_mut().filter(|sampling| sampling.plan == self.plan) {
                 let Ok(value) = event.read() else { continue };
                 *by_cpu.entry(event.cpu).or_default() += value.value.saturating_sub(*last);

@@ -147,6 +147,7 @@ impl TickPlan {
             leader: None,
             exclude: Exclude::Kernel,
             filter: None,
+            aux: None,
             callchain: None,
             is_pinned: false,
             is_sched: false,

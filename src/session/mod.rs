@@ -56,7 +56,7 @@ pub use crate::sampler::event::{default_name as default_event, parse as parse_ev
 pub use crate::sampler::loss::Loss;
 pub use crate::sampler::loss::SchedLoss;
 pub use crate::sampler::open::EventError;
-pub use crate::sampler::pmu::{NoIbs, NoPebs, PmuError};
+pub use crate::sampler::pmu::{NoIbs, NoPebs, NoSpe, PmuError};
 pub use crate::sampler::tracepoints::SchedOptions;
 pub use crate::sampler::{Hardware, Pace, SamplerError, Target};
 #[cfg(feature = "parquet")]

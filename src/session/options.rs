@@ -40,7 +40,7 @@ pub struct HostOptions {
     pub whose: Whose,
     /// The CPUs, which must be online; if empty, all online CPUs, and those that come online later.
     pub cpus: Vec<u32>,
-    /// Options of the sources `pebs` and `ibs`; of `timer` whether kernel code is sampled too; then `faults` is not tried.
+    /// Options of the sources `pebs`, `ibs` and `spe`; of `timer` whether kernel code is sampled too; then `faults` is not tried.
     pub hardware: Hardware,
     /// Lets the source `timer` sample kernel code too if that is possible, and otherwise user code alone; by default it
     /// samples kernel code only if `hardware` says so.

@@ -231,6 +231,8 @@ impl Kernel for Host {
                 Pmus::read(&self.roots.sys).map_err(NoIbs::from)?.ibs()?;
                 "ibs_op/cnt_ctl=1/"
             }
+            // The made hosts are x86-64.
+            Source::Spe => return Err(SamplerError::Architecture { source_name: "spe" }),
             Source::Timer if self.tracefs.is_some() => "cpu-clock",
             Source::Timer => "timer:hrtimer_expire_entry",
             _ => "minor-faults",

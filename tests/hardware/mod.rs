@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use perf_event_open_sys::bindings::perf_event_attr;
 use scxprof::host::{Error, Roots};
 use scxprof::testing::host::topology::online_cpus;
-use scxprof::testing::sampler::attr::{leader, sampling, Scope};
-use scxprof::testing::sampler::hardware::{ibs, pebs};
+use scxprof::testing::sampler::attr::{leader, sampling, Feature, Scope};
+use scxprof::testing::sampler::hardware::{ibs, pebs, spe};
 use scxprof::testing::sampler::plan::{Plan, Planned};
-use scxprof::testing::sampler::pmu::{Config, Ldlat, NoIbs, NoPebs, PmuError, Pmus};
+use scxprof::testing::sampler::pmu::{Config, Ldlat, NoIbs, NoPebs, NoSpe, PmuError, Pmus};
 use scxprof::testing::sampler::{Hardware, Pace, SamplerError};
 
 mod recordings;
@@ -126,6 +126,10 @@ impl Machine {
 
     fn ibs(&self, hardware: &Hardware) -> Plan {
         ibs(&self.pmus.ibs().unwrap(), hardware, &self.cpus)
+    }
+
+    fn spe(&self, hardware: &Hardware) -> Plan {
+        spe(&self.pmus.spe().unwrap(), hardware, &self.cpus).unwrap()
     }
 }
 
@@ -318,6 +322,82 @@ fn ibs_periods_are_those_that_every_kernel_takes() {
         assert_eq!(attr(&plan.events[0])["sample_period"], given, "{asked}");
         assert_eq!(plan.notes.len(), usize::from(asked != given), "a change is said");
     }
+}
+
+/// ts_enable, pa_enable, jitter, load_filter, store_filter.
+const SPE: u64 = 1 | 1 << 1 | 1 << 16 | 1 << 33 | 1 << 34;
+
+#[test]
+fn what_is_asked_of_spe() {
+    let machine = machine("neoverse");
+    let plan = machine.spe(&Hardware::default());
+    let [accesses] = &plan.events[..] else { panic!("{plan:?}") };
+    assert_eq!(&*accesses.spec.name, "arm_spe_0/ts_enable=1,load_filter=1,store_filter=1,jitter=1/");
+    assert_eq!((&accesses.cpus, plan.notes.len()), (&machine.cpus, 0));
+    // No frequency, and exclude_idle stays 0: the driver refuses both.
+    let special =
+        [("type", 11), ("config", SPE), ("exclude_kernel", 1), ("sample_period", 1 << 20), ("sample_type", BATCHED)];
+    assert_eq!(attr(accesses), expected(&special));
+    let without = accesses.spec.wants.less(Feature::PhysAddr);
+    let config = fields(&sampling(&accesses.spec, without, Scope::default(), 8192))["config"];
+    assert_eq!(config, SPE & !2, "physical addresses need rights");
+    let steer = accesses.steer.unwrap();
+    assert!(steer.min >= 1024 && steer.min.is_multiple_of(256) && (steer.multiple, steer.rate) == (256, 1000));
+
+    let one = |hardware: Hardware| {
+        let plan = machine.spe(&hardware);
+        (attr(&plan.events[0]), plan)
+    };
+    let (fields, plan) = one(hardware(|it| it.ldlat = Some(300)));
+    assert_eq!((fields["config2"], plan.notes.len()), (300, 0));
+    assert!(plan.events[0].spec.name.ends_with(",min_latency=300/"));
+    let error = spe(&machine.pmus.spe().unwrap(), &hardware(|it| it.ldlat = Some(4096)), &machine.cpus).unwrap_err();
+    assert!(!error.is_unsupported() && error.to_string().contains("4095"), "{error}");
+    assert_eq!(one(hardware(|it| it.kernel = true)).0.get("exclude_kernel"), None);
+    let (fields, plan) = one(hardware(|it| it.pace = Pace::Frequency(4000)));
+    assert_eq!((fields.get("freq"), plan.events[0].steer.unwrap().rate), (None, 4000));
+    assert!(plan.notes[0].starts_with("freq 4000: "), "{:?}", plan.notes);
+    for (asked, given) in [(4096, 4096), (4097, 4096), (1, 1024), (1 << 40, 0xffff_ff00)] {
+        let (fields, plan) = one(hardware(|it| it.pace = Pace::Period(asked)));
+        assert_eq!((fields["sample_period"], plan.events[0].steer), (given, None), "{asked}");
+        assert_eq!(plan.notes.len(), usize::from(asked != given), "a change is said");
+    }
+}
+
+#[test]
+fn each_kind_of_core_has_its_own_spe() {
+    let machine = machine("big-little");
+    let plan = machine.spe(&Hardware::default());
+    let events: Vec<_> = plan.events.iter().map(|event| (event.spec.kind, &event.cpus[..])).collect();
+    assert_eq!(events, [(11, &[0, 1, 2, 3][..]), (12, &[4, 5, 6, 7])]);
+    assert_eq!(plan.notes, ["no SPE on CPUs 8-9: nothing is sampled there"]);
+    let error = spe(&machine.pmus.spe().unwrap(), &Hardware::default(), &[8, 9]).unwrap_err();
+    assert!(
+        matches!(&error, SamplerError::NoEventThere { cpus } if cpus == "8-9") && error.is_unsupported(),
+        "{error}"
+    );
+}
+
+#[test]
+fn why_there_is_no_spe() {
+    let why = machine("neoverse-kpti").pmus.spe().unwrap_err();
+    assert!(matches!(why, NoSpe::Isolated { .. }) && why.help().unwrap().contains("kpti=off"), "{why}");
+    let why = machine("guest").pmus.spe().unwrap_err();
+    assert!(matches!(why, NoSpe::NoArmSpe { .. }) && why.help().unwrap().contains("firmware"), "{why}");
+    let error = SamplerError::from(why);
+    assert_eq!(format!("{}; {}", error.why(), error.help().unwrap()), error.to_string());
+    let tree = |text: &str| Pmus::read(sysfs::tree(text).path()).unwrap().spe().unwrap_err().to_string();
+    let whole = std::fs::read_to_string("tests/fixtures/sysfs/neoverse.txt").unwrap();
+    for (line, says) in [
+        ("arm_spe_0/format/ts_enable config:0\n", "no term \"ts_enable\""),
+        ("arm_spe_0/format/pa_enable config:1\n", "no term \"pa_enable\""),
+        ("arm_spe_0/caps/min_interval 1024\n", "caps/min_interval"),
+    ] {
+        assert!(whole.contains(line));
+        let said = tree(&whole.replace(line, ""));
+        assert!(said.contains(says), "{said}");
+    }
+    assert!(tree(&whole.replace("min_interval 1024", "min_interval 0")).contains("expected a number of operations"));
 }
 
 #[test]

@@ -341,7 +341,7 @@ fn records_are_ours_where_another_profiler_looks_on() {
     let Some(child) = begin(test, &out) else { return };
     // The kernel first asks the event that was opened last.
     let faults = sampling(&EventSpec::minor_faults(), Features::all(), Scope::default(), 0);
-    let mut mappings = side_band(Features::all(), Scope::default(), 0);
+    let mut mappings = side_band(Features::all(), Scope::default(), 0, false);
     mappings.set_build_id(1);
     let mut others = Vec::new();
     for cpu in topology::online_cpus(&Roots::default()).unwrap() {

@@ -28,6 +28,11 @@ pub(super) const SOURCES: &[Entry] = &[
          the first cache.",
     ),
     (
+        "spe",
+        "Arm's arm_spe_N: loads and stores among sampled operations, with address and latency, and where loaded data came \
+         from if the core says it.",
+    ),
+    (
         "timer",
         "The scheduler's tick, or a separate clock (`--freq`). The operands around the interrupted instruction are recovered \
          from the code: loads and stores of running user code, on x86-64 and arm64, on plain cloud VMs too. Accesses of kernel \

@@ -23,7 +23,7 @@ const OWN: u64 = 11;
 fn events() -> Vec<OpenEvents> {
     let features = Features::all();
     let faults = sampling(&EventSpec::minor_faults(), features, Scope::default(), 0);
-    let side_band = side_band(features, Scope::default(), 0);
+    let side_band = side_band(features, Scope::default(), 0, false);
     [("minor-faults", faults, [OWN, 12]), ("dummy", side_band, [21, 22])]
         .map(|(name, attr, ids)| OpenEvents { name: Arc::from(name), attr, ids: ids.to_vec(), is_aside: false })
         .into()

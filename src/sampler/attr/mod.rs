@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use perf_event_open_sys::bindings as sys;
 use rustix::param::page_size;
 
-use super::pmu::Config;
+use super::pmu::{Config, Field};
 use scxprof_perf::record::{read_format, sample_type, Layout};
 
 use scxprof_recover::REGS_MASK;
@@ -44,6 +44,8 @@ pub struct EventSpec {
     pub filter: Option<String>,
     /// The parts of the interrupted context in samples; the address is then recovered from them.
     pub context: Option<Context>,
+    /// Its samples are in an AUX area beside its ring.
+    pub aux: Option<Aux>,
     /// The call chain in each sample: it is an event of the profiler, and its samples contain nothing about memory.
     pub callchain: Option<Callchain>,
     /// It must always be on the PMU (`attr.pinned`): where there is no counter for it, it samples nothing, instead of taking turns.
@@ -76,6 +78,13 @@ pub enum Exclude {
     Nothing,
 }
 
+/// What an event with an AUX area can add to its samples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Aux {
+    /// The bit that adds physical addresses.
+    pub pa_enable: Field,
+}
+
 /// The registers and the stack in a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Context {
@@ -102,6 +111,7 @@ impl EventSpec {
             exclude: Exclude::Kernel,
             filter: None,
             context: None,
+            aux: None,
             wants: Features::all(),
             callchain: None,
             is_pinned: false,
@@ -165,7 +175,12 @@ pub fn watermark(pages: usize) -> u32 {
 pub fn sampling(event: &EventSpec, features: Features, scope: Scope, watermark: u32) -> sys::perf_event_attr {
     use sample_type as t;
     let mut attr = common(features, scope);
-    set_event(&mut attr, event, &event.config);
+    let mut config = event.config;
+    if let Some(aux) = event.aux.filter(|_| features.has(Feature::PhysAddr) && event.wants.has(Feature::PhysAddr)) {
+        // One bit takes a 1.
+        let _ = aux.pa_enable.set(&mut config, 1);
+    }
+    set_event(&mut attr, event, &config);
     attr.set_precise_ip(event.precise.into());
     if event.leader.is_some() {
         // It starts with its leader.
@@ -258,8 +273,10 @@ fn set_event(attr: &mut sys::perf_event_attr, event: &EventSpec, config: &Config
 }
 
 /// The attr of the dummy event that provides the side-band: mappings, names, forks, exits, cgroups.
+///
+/// With `switches` it also says which thread runs from when on.
 #[must_use]
-pub fn side_band(features: Features, scope: Scope, watermark: u32) -> sys::perf_event_attr {
+pub fn side_band(features: Features, scope: Scope, watermark: u32, switches: bool) -> sys::perf_event_attr {
     let mut attr = common(features, scope);
     attr.type_ = sys::PERF_TYPE_SOFTWARE;
     attr.config = u64::from(sys::PERF_COUNT_SW_DUMMY);
@@ -270,6 +287,7 @@ pub fn side_band(features: Features, scope: Scope, watermark: u32) -> sys::perf_
     attr.set_comm(1);
     attr.set_comm_exec(1);
     attr.set_task(1);
+    attr.set_context_switch(switches.into());
     attr.set_cgroup(u64::from(features.has(Feature::Cgroup)));
     // Not build_id: with build ids the mappings lack the inode, which identifies shared memory. Besides, if one profiler
     // requests build ids, the kernel marks the mappings of the others as if they had one (observed on 6.18), and then `perf
@@ -327,7 +345,7 @@ mod tests {
     fn an_attr_survives_both_byte_orders() {
         for attr in [
             sampling(&EventSpec::minor_faults(), Features::all(), Scope::default(), 4096),
-            side_band(Features::all(), Scope::default(), 4096),
+            side_band(Features::all(), Scope::default(), 4096, false),
         ] {
             let bytes = attr_bytes(&attr);
             let read = scxprof_perf::format::Attr::read(&bytes, false);
@@ -355,7 +373,7 @@ mod tests {
         assert_eq!(8 + 8 * words, 104);
         assert_eq!(attr.use_clockid(), 1);
         assert_eq!(attr.clockid, libc::CLOCK_MONOTONIC);
-        let side = side_band(Features::all(), Scope::default(), 4096);
+        let side = side_band(Features::all(), Scope::default(), 4096, false);
         assert_eq!(layout(&side).trailer_size(), 32, "samples and side-band are told apart by the same fields");
         assert_eq!(
             (side.mmap2(), side.mmap_data(), side.comm_exec(), side.task(), side.cgroup(), side.build_id()),

@@ -15,7 +15,7 @@ use scxprof_base::cpus::parse_cpu_list;
 
 mod offer;
 
-pub use offer::{Ibs, Ldlat, NoIbs, NoPebs, Pebs, PebsPmu, MAX_LDLAT_IBS, MIN_LDLAT_IBS};
+pub use offer::{Ibs, Ldlat, NoIbs, NoPebs, NoSpe, Pebs, PebsPmu, SpePmu, MAX_LDLAT_IBS, MIN_LDLAT_IBS};
 
 /// The kernel's list of PMUs, below the root of sysfs.
 pub const DEVICES: &str = "bus/event_source/devices";
@@ -124,7 +124,7 @@ pub struct Pmu {
     pub kind: u32,
     /// `cpus`: the CPUs that a hybrid core PMU belongs to; `None` for all CPUs.
     pub cpus: Option<Vec<u32>>,
-    /// `cpumask`: the CPUs on which to open an uncore event, one for each unit; `None` if the PMU has none.
+    /// `cpumask`: the CPUs on which to open an uncore event, one for each unit; of SPE, all CPUs that have it. `None` without.
     pub cpumask: Option<Vec<u32>>,
     /// `format/*`.
     pub format: BTreeMap<String, String>,
@@ -212,7 +212,8 @@ impl Pmu {
     }
 }
 
-/// The PMUs of a host that can sample memory accesses; [`Pmus::pebs`] and [`Pmus::ibs`] return what they offer.
+/// The PMUs of a host that can sample memory accesses; [`Pmus::pebs`], [`Pmus::ibs`] and [`Pmus::spe`] return what
+/// they offer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pmus {
     /// The directory of all PMUs.
@@ -223,6 +224,10 @@ pub struct Pmus {
     pub core: Vec<Pmu>,
     /// AMD's instruction-based sampling of ops.
     pub ibs_op: Option<Pmu>,
+    /// Arm's statistical profiling (`arm_spe_0` and so on), one for each kind of core.
+    pub arm_spe: Vec<Pmu>,
+    /// The kernel's page tables are hidden while user code runs (`kpti` on arm64).
+    pub isolates_tables: bool,
 }
 
 impl Pmus {
@@ -233,11 +238,16 @@ impl Pmus {
     pub fn read(sys: &Path) -> Result<Self, PmuError> {
         let dir = sys.join(DEVICES);
         let names = names(&dir)?;
-        let mut pmus = Self { dir, names, core: Vec::new(), ibs_op: None };
+        // `cpu_show_meltdown()` in arch/arm64/kernel/cpufeature.c.
+        let meltdown = fs::read(sys.join("devices/system/cpu/vulnerabilities/meltdown")).unwrap_or_default();
+        let isolates_tables = meltdown.starts_with(b"Mitigation: PTI");
+        let mut pmus = Self { dir, names, core: Vec::new(), ibs_op: None, arm_spe: Vec::new(), isolates_tables };
         for name in &pmus.names {
             let path = pmus.dir.join(name);
             if name == "ibs_op" {
                 pmus.ibs_op = Some(Pmu::read(&path)?);
+            } else if name.starts_with("arm_spe_") {
+                pmus.arm_spe.push(Pmu::read(&path)?);
             } else if name == "cpu" || path.join("cpus").exists() {
                 pmus.core.push(Pmu::read(&path)?);
             }

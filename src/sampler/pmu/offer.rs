@@ -150,6 +150,76 @@ pub enum NoIbs {
     Pmu(#[from] PmuError),
 }
 
+/// The statistical profiling (SPE) of one kind of core (drivers/perf/arm_spe_pmu.c).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpePmu {
+    /// The PMU's name.
+    pub name: String,
+    /// `attr.type`.
+    pub kind: u32,
+    /// The CPUs of the PMU; `None` for all.
+    pub cpus: Option<Vec<u32>>,
+    /// Loads and stores with the time of each, at intervals that vary a little.
+    pub accesses: Config,
+    /// The bits of the latency threshold, which is for stores too.
+    pub min_latency: Field,
+    /// The bit that adds physical addresses, which takes CAP_PERFMON.
+    pub pa_enable: Field,
+    /// `caps/min_interval`: the shortest period, operations.
+    pub min_interval: u64,
+}
+
+impl SpePmu {
+    /// The event of accesses that took at least `ldlat` cycles; `None` if the hardware has no such threshold.
+    #[must_use]
+    pub fn at_least(&self, ldlat: u32) -> Option<Config> {
+        let mut config = self.accesses;
+        self.min_latency.set(&mut config, u64::from(ldlat)).then_some(config)
+    }
+}
+
+/// What helps if page-table isolation is on: the driver does not start then (`arm_spe_pmu_device_probe()` in
+/// drivers/perf/arm_spe_pmu.c).
+const KPTI_HELP: &str =
+    "boot the kernel with kpti=off, which ends its protection against Meltdown on processors that need it";
+/// What SPE takes else: the driver gets its interrupt from the firmware, and hypervisors keep SPE from guests.
+const SPE_HELP: &str =
+    "a bare-metal host whose cores have SPE, a firmware that describes its interrupt (in ACPI's MADT, or a node \
+                        arm,statistical-profiling-extension-v1), and its driver: sudo modprobe arm_spe_pmu";
+
+/// Why there is no SPE.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum NoSpe {
+    /// The hardware could not write its buffer while user code runs, for the kernel's page tables are not there.
+    #[error("no PMU arm_spe_0 in {}, for the kernel does not use SPE with page-table isolation (kpti); {KPTI_HELP}", dir.display())]
+    Isolated {
+        /// The directory that would contain it.
+        dir: PathBuf,
+    },
+    /// No such PMU.
+    #[error("no PMU arm_spe_0 in {}; {SPE_HELP}", dir.display())]
+    NoArmSpe {
+        /// The directory that would contain it.
+        dir: PathBuf,
+    },
+    /// sysfs cannot be read, or does not contain what the kernel writes there.
+    #[error(transparent)]
+    Pmu(#[from] PmuError),
+}
+
+impl NoSpe {
+    /// What would help, if known: the end of the error's message.
+    #[must_use]
+    pub fn help(&self) -> Option<&'static str> {
+        match self {
+            Self::Isolated { .. } => Some(KPTI_HELP),
+            Self::NoArmSpe { .. } => Some(SPE_HELP),
+            Self::Pmu(_) => None,
+        }
+    }
+}
+
 impl Pmus {
     /// The PEBS events: pure, from what was read of sysfs.
     ///
@@ -213,6 +283,40 @@ impl Pmus {
             zen4_extensions: pmu.has_cap("zen4_ibs_extensions"),
         })
     }
+}
+
+impl Pmus {
+    /// The SPE of each kind of core: pure, from what was read of sysfs.
+    ///
+    /// # Errors
+    /// [`NoSpe`].
+    pub fn spe(&self) -> Result<Vec<SpePmu>, NoSpe> {
+        if self.arm_spe.is_empty() {
+            let dir = self.dir.clone();
+            return Err(if self.isolates_tables { NoSpe::Isolated { dir } } else { NoSpe::NoArmSpe { dir } });
+        }
+        self.arm_spe.iter().map(spe_of).collect()
+    }
+}
+
+fn spe_of(pmu: &Pmu) -> Result<SpePmu, NoSpe> {
+    let mut accesses = Config::default();
+    for term in ["ts_enable", "load_filter", "store_filter", "jitter"] {
+        pmu.set(&mut accesses, term, 1)?;
+    }
+    let path = pmu.dir.join("caps/min_interval");
+    let text = pmu.caps.get("min_interval").cloned().unwrap_or_default();
+    let min_interval = super::digits(&text).filter(|&interval| interval > 0);
+    let error = || host::Error::Parse { path, text, reason: "expected a number of operations" };
+    Ok(SpePmu {
+        name: pmu.name.clone(),
+        kind: pmu.kind,
+        cpus: pmu.cpumask.clone(),
+        accesses,
+        min_latency: pmu.field("min_latency")?,
+        pa_enable: pmu.field("pa_enable")?,
+        min_interval: min_interval.ok_or_else(error).map_err(PmuError::from)?,
+    })
 }
 
 fn pebs_of(pmu: &Pmu) -> Result<PebsPmu, NoPebs> {

@@ -14,6 +14,8 @@ pub(in crate::sampler) struct Joining {
     pub(in crate::sampler) rings: Vec<CpuRing>,
     /// The events that wake it.
     pub(in crate::sampler) wake: Vec<Arc<Event>>,
+    /// The events with AUX areas; none if those that the worker has go on.
+    pub(in crate::sampler) buffered: Vec<Arc<Event>>,
 }
 
 /// Brings a worker what is to be read. It is no channel: a real-time thread would spin while the sender, which is none, holds a

@@ -26,10 +26,13 @@ use scxprof_perf::record::{MISC_FORK_EXEC, MISC_LOST_SAMPLES_BPF};
 use scxprof_perf::tracepoint::SchedDecoder;
 use scxprof_recover::is_of_kernel;
 
+mod aux;
 mod context;
 mod inbox;
 mod sched;
 
+use aux::Buffered;
+pub(super) use aux::CpuAux;
 pub(super) use inbox::{Inbox, Joining};
 use sched::{drop_sched, lost_until, MAX_WAITING_SCHED};
 
@@ -57,6 +60,11 @@ const BATCH_VISIBLE_WITHIN: u64 = 1_000_000_000;
 /// A real-time worker that takes more than half a CPU over so many ns gives its priority up: it would take the CPU from what is
 /// sampled.
 const BUDGET_WINDOW: u64 = 250_000_000;
+
+/// What a piece of AUX data lacks: `PERF_AUX_FLAG_TRUNCATED`, `PERF_AUX_FLAG_PARTIAL`, `PERF_AUX_FLAG_COLLISION`.
+const AUX_TRUNCATED: u64 = 1;
+const AUX_PARTIAL: u64 = 4;
+const AUX_COLLISION: u64 = 8;
 
 /// Bytes of a path (`PATH_MAX` in linux/limits.h): neither the kernel nor perf writes longer ones.
 const MAX_PATH: usize = 4096;
@@ -91,6 +99,8 @@ pub(super) struct CpuRing {
     /// Converts its times from the scheduler's clock to CLOCK_MONOTONIC.
     pub(super) offset: Option<Offset>,
     pub(super) kind: RingKind,
+    /// What the AUX area beside it has.
+    pub(super) aux: Option<Box<CpuAux>>,
 }
 
 /// What a ring's samples are.
@@ -135,6 +145,8 @@ pub(super) struct Worker {
     pub(super) index: usize,
     pub(super) rings: Vec<CpuRing>,
     pub(super) wake: Vec<Arc<Event>>,
+    /// The events with AUX areas.
+    pub(super) buffered: Vec<Arc<Event>>,
     pub(super) inbox: Arc<Inbox>,
     pub(super) identity: Identity,
     pub(super) address_from: AddressFrom,
@@ -172,8 +184,9 @@ impl Worker {
     }
 
     fn drain(self, sink: &mut BatchSink, scheduled: &mut Scheduled) {
-        let Self { index, mut rings, mut wake, inbox, stop, tee, .. } = self;
+        let Self { index, mut rings, mut wake, buffered, inbox, stop, tee, .. } = self;
         let (mut scratch, mut copy) = (Vec::new(), Vec::new());
+        let mut buffered = Buffered::new(buffered);
         let mut budget = Budget::default();
         let mut complete_until = 0;
         loop {
@@ -187,9 +200,10 @@ impl Worker {
             // What is not here by now has no record of before this moment.
             let joining = inbox.take();
             let is_known = joining.is_some();
-            for Joining { cpu, rings: new, wake: events } in joining.into_iter().flatten() {
+            for Joining { cpu, rings: new, wake: events, buffered: more } in joining.into_iter().flatten() {
                 wake.retain(|event| event.cpu != cpu);
                 wake.extend(events);
+                buffered.add(cpu, more);
                 rings.extend(new);
                 // What the CPU's tasks did before was recorded nowhere.
                 sink.batch.side_band.push(TimedSideBand { time: begin, what: SideBand::Lost { cpu, lost: 0 } });
@@ -197,6 +211,8 @@ impl Worker {
                     sink.batch.sched.push(lost_until(begin, cpu));
                 }
             }
+            // Before the rings are read: what was sampled until then is in them.
+            let flushed = if stopping { buffered.end(begin) } else { buffered.flush(begin) };
             let batched = rings.iter().any(|cpu| cpu.offset.is_some());
             let visible_within = if batched { BATCH_VISIBLE_WITHIN } else { VISIBLE_WITHIN };
             for cpu in rings.iter_mut().filter(|cpu| !cpu.corrupt) {
@@ -205,9 +221,16 @@ impl Worker {
                     cpu.offset = Offset::now(&cpu.ring).or(cpu.offset);
                 }
                 sink.offset = cpu.offset;
-                let drained = cpu.ring.drain(&mut scratch, |bytes| {
+                let (head, aux) = (cpu.ring.aux_head(), &mut cpu.aux);
+                let mut keep = |bytes: &[u8]| {
                     if tee.is_some() {
                         copy.extend_from_slice(bytes);
+                    }
+                };
+                let mut drained = cpu.ring.drain(&mut scratch, |bytes| {
+                    keep(bytes);
+                    if let Some(aux) = aux {
+                        aux.note(bytes, &layout);
                     }
                     match &kind {
                         RingKind::Source => sink.take(bytes, &layout),
@@ -215,6 +238,15 @@ impl Worker {
                         RingKind::Aside => sink.take_aside(bytes, &layout),
                     }
                 });
+                if let (Some(aux), Some(head), Ok(_)) = (aux, head, drained) {
+                    let mut lost = Loss::default();
+                    let read = aux.drain(&mut cpu.ring, head, &layout, &mut lost, &mut |bytes| {
+                        keep(bytes);
+                        sink.take(bytes, &layout);
+                    });
+                    sink.loss.add(&lost);
+                    drained = drained.and_then(|bytes| read.map(|()| bytes));
+                }
                 if drained.is_err() {
                     cpu.corrupt = true;
                     sink.loss.corrupt_rings += 1;
@@ -227,7 +259,7 @@ impl Worker {
             if stopping {
                 complete_until = u64::MAX;
             } else if is_known {
-                complete_until = begin.saturating_sub(visible_within);
+                complete_until = begin.min(flushed).saturating_sub(visible_within);
             }
             if let Some(tee) = &tee {
                 tee.complete(index, complete_until);
@@ -432,6 +464,11 @@ impl BatchSink {
             }
             Record::LostSamples { lost } => {
                 self.loss.hardware = self.loss.hardware.saturating_add(lost);
+                return;
+            }
+            Record::Aux { flags, .. } => {
+                self.loss.aux_lost += u64::from(flags & (AUX_TRUNCATED | AUX_PARTIAL) != 0);
+                self.loss.aux_collided += u64::from(flags & AUX_COLLISION != 0);
                 return;
             }
             Record::Throttle { .. } => {

@@ -182,8 +182,9 @@ fn a_worker_that_dies_says_so_and_holds_nothing_up() {
     let tee = Arc::new(Fails::default());
     let worker = Worker {
         index: 0,
-        rings: vec![CpuRing { ring, layout: LAYOUT, corrupt: false, offset: None, kind: RingKind::Source }],
+        rings: vec![CpuRing { ring, layout: LAYOUT, corrupt: false, offset: None, kind: RingKind::Source, aux: None }],
         wake: Vec::new(),
+        buffered: Vec::new(),
         realtime: None,
         inbox: Arc::default(),
         identity: Identity { own_pid: 1000, child_pid_namespace: false, without_profilers: false },

@@ -128,7 +128,7 @@ impl Capture {
         let cgroups = Cgroups::new(roots)?;
         let sampler = Sampler::open(sampling)?;
         let mut notes = sampler.notes().to_vec();
-        let is_hardware = matches!(sampling.source, Source::Pebs | Source::Ibs);
+        let is_hardware = matches!(sampling.source, Source::Pebs | Source::Ibs | Source::Spe);
         let kernel = if sampling.hardware.kernel && (is_hardware || sampling.source == Source::Timer) {
             let has_stores = sampling.source != Source::Pebs || sampling.hardware.stores;
             // Of what the recovery of accesses has, a fourth.
@@ -178,7 +178,7 @@ impl Capture {
         let running = sampler.start(tee.as_ref())?;
         let begin = Instant::now();
         // Samples of others are counts of events, and say nothing of time.
-        let takes_time = matches!(sampling.source, Source::Timer | Source::Pebs | Source::Ibs);
+        let takes_time = matches!(sampling.source, Source::Timer | Source::Pebs | Source::Ibs | Source::Spe);
         let takes_all = matches!(sampling.target, Target::System) && !sampling.child_pid_namespace;
         let busy = (takes_time && takes_all).then(|| BusyTime::begin(&roots.proc));
         let recovers = sampling.source == Source::Timer;

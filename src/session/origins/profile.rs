@@ -64,9 +64,21 @@ pub(in super::super) fn run(
     } else {
         // At their end, the events knew losses that no record could report any more. A record of loss does not tell whether
         // samples or names were lost either.
-        let Loss { ring_full, corrupt_rings, dead_workers, side_band, unsampled, sched, .. } = meta.loss;
+        let Loss { ring_full, corrupt_rings, dead_workers, side_band, unsampled, sched, aux_bad_bytes, .. } = meta.loss;
         let sched = SchedLoss { ring_full: sched.ring_full, unsampled: sched.unsampled, ..outcome.loss.sched };
-        Loss { ring_full, corrupt_rings, dead_workers, side_band, unsampled, sched, ..outcome.loss }
+        // Damage in AUX data has no record, and is not in the recording.
+        let malformed = outcome.loss.malformed.max(meta.loss.malformed);
+        Loss {
+            ring_full,
+            corrupt_rings,
+            dead_workers,
+            side_band,
+            unsampled,
+            sched,
+            aux_bad_bytes,
+            malformed,
+            ..outcome.loss
+        }
     };
     outcome.notes.splice(..0, meta.notes.iter().cloned());
     outcome

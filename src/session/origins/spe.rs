@@ -6,16 +6,16 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::fs::File;
 
 use perf_event_open_sys::bindings as sys;
-use rustc_hash::FxHashMap;
 
 use crate::profile::PerfDataError;
 use crate::sample::batch::{PendingSample, SideBand, TimedSideBand};
-use crate::sample::{Access, CpuMode, RawSample};
+use crate::sample::RawSample;
 use crate::sampler::intake::Intake;
+use crate::sampler::spe::{midr_in, sample, Threads};
 use crate::session::inlet::Inlet;
 use scxprof_perf::format::feature;
 use scxprof_perf::reader::{AuxBuffer, AuxChunk, Auxtrace, PerfData, TimeConv};
-use scxprof_perf::record::{decode, Header, Layout, Record};
+use scxprof_perf::record::{decode, Header, Layout};
 use scxprof_perf::spe::{self, Cores, Decoder};
 
 /// Hardware whose AUX data is left out (`enum auxtrace_type` in tools/perf/util/auxtrace.h).
@@ -25,8 +25,7 @@ const OTHERS: [(u32, &str); 5] =
 const AHEAD: usize = 4 << 20;
 const PIECE: usize = 16 << 10;
 const LEAST_PIECE: usize = 512;
-/// Switches of a CPU, and threads, that are remembered.
-const MAX_RAN: usize = 1 << 16;
+/// Threads whose process is remembered.
 const MAX_THREADS: usize = 1 << 20;
 /// Samples that are passed on at once.
 const BATCH: usize = 1 << 12;
@@ -34,14 +33,8 @@ const BATCH: usize = 1 << 12;
 const HEADER_WORDS: usize = 4;
 const CPU_WORDS: usize = 3;
 const CPU_MAGIC: u64 = 0x1010_1010_1010_1010;
-/// First exception level of the kernel.
-const KERNEL: u8 = 1;
-/// Records that say who ran, and what was lost. PERF_RECORD_ITRACE_START only says who ran first.
+/// Records that say who ran, and until when the rings have been read. PERF_RECORD_ITRACE_START only says who ran first.
 const OF_INTEREST: [u32; 3] = [sys::PERF_RECORD_AUX, sys::PERF_RECORD_SWITCH, sys::PERF_RECORD_SWITCH_CPU_WIDE];
-/// `PERF_AUX_FLAG_TRUNCATED`, `PERF_AUX_FLAG_PARTIAL`, `PERF_AUX_FLAG_COLLISION`.
-const TRUNCATED: u64 = 1;
-const PARTIAL: u64 = 4;
-const COLLISION: u64 = 8;
 
 /// The AUX data of a recording.
 pub(super) enum Aux {
@@ -59,20 +52,12 @@ pub(super) struct Spe {
     time: Option<TimeConv>,
     /// The number of the event in the recording.
     event: u16,
-    /// The process of each thread.
-    processes: FxHashMap<u32, u32>,
-    /// Records have the thread's id.
-    has_contexts: bool,
-    /// By CPU, which thread ran from when on, if it is known; for samples without the thread's id.
-    ran: FxHashMap<u32, VecDeque<Ran>>,
+    threads: Threads,
     /// Samples without a timestamp, with one that cannot be converted, without a thread, and of threads without a process.
     untimed: u64,
     unconverted: u64,
     unknown_thread: u64,
     unknown_process: u64,
-    /// Times at which AUX data was lost, and at which samples collided.
-    truncated: u64,
-    collided: u64,
     left_out: u64,
     /// Bytes that are not in the file.
     missing: u64,
@@ -81,9 +66,6 @@ pub(super) struct Spe {
     /// Bytes of a buffer that are read at a time.
     piece: usize,
 }
-
-/// From when on a CPU ran a thread: its process and its id.
-type Ran = (u64, Option<(u32, u32)>);
 
 /// A buffer and what was read of it.
 struct Queue {
@@ -130,15 +112,11 @@ impl Spe {
             next: BinaryHeap::new(),
             time: time.filter(|time| time.mult > 0),
             event: event.and_then(|event| u16::try_from(event).ok()).unwrap_or(0),
-            processes: FxHashMap::default(),
-            has_contexts: false,
-            ran: FxHashMap::default(),
+            threads: Threads::new(MAX_THREADS),
             untimed: 0,
             unconverted: 0,
             unknown_thread: 0,
             unknown_process: 0,
-            truncated: 0,
-            collided: 0,
             left_out,
             missing: 0,
             broken_at,
@@ -150,11 +128,11 @@ impl Spe {
         Ok(Aux::Spe(Box::new(found)))
     }
 
-    /// Takes what a record says of threads and losses; the intake took it last, and had so many records of names before.
+    /// Takes what a record says of threads; the intake took it last, and had so many records of names before.
     pub(super) fn note(&mut self, bytes: &[u8], layout: &Layout, intake: &mut Intake, sides: usize) {
         for TimedSideBand { what, .. } in intake.batch().side_band.get(sides..).unwrap_or_default() {
             if let SideBand::Comm { pid, tid, .. } | SideBand::Fork { pid, tid, .. } = *what {
-                self.is_of(tid, pid);
+                self.threads.is_of(tid, pid);
             }
         }
         if !Header::read(bytes).is_some_and(|header| OF_INTEREST.contains(&header.kind)) {
@@ -163,37 +141,7 @@ impl Spe {
         let Ok((_, record, id)) = decode(bytes, layout) else { return };
         // The rings have been read up to here.
         intake.saw(id.time);
-        let thread = match record {
-            Record::Aux { flags, .. } => {
-                self.truncated += u64::from(flags & (TRUNCATED | PARTIAL) != 0);
-                self.collided += u64::from(flags & COLLISION != 0);
-                return;
-            }
-            Record::SwitchCpuWide { out: true, next_prev_pid, next_prev_tid, .. } => {
-                Some((next_prev_pid, next_prev_tid))
-            }
-            // A thread that is recorded gives way to anyone.
-            Record::Switch { out: true, .. } => None,
-            Record::SwitchCpuWide { .. } | Record::Switch { .. } => Some((id.pid, id.tid)),
-            _ => return,
-        };
-        if let Some((pid, tid)) = thread {
-            self.is_of(tid, pid);
-        }
-        if self.has_contexts {
-            return;
-        }
-        let ran = self.ran.entry(id.cpu).or_default();
-        if ran.len() >= MAX_RAN {
-            ran.pop_front();
-        }
-        ran.push_back((id.time, thread));
-    }
-
-    fn is_of(&mut self, tid: u32, pid: u32) {
-        if self.processes.len() < MAX_THREADS || self.processes.contains_key(&tid) {
-            self.processes.insert(tid, pid);
-        }
+        self.threads.take(&record, &id);
     }
 
     /// Passes on all samples up to `until`, before which all records have been read.
@@ -221,9 +169,7 @@ impl Spe {
                 inlet.release_due();
             }
         }
-        for ran in self.ran.values_mut() {
-            ran_until(ran, until);
-        }
+        self.threads.forget_before(until);
         Ok(())
     }
 
@@ -240,16 +186,7 @@ impl Spe {
             intake.loss_mut().no_memory_op += 1;
             return;
         }
-        // Without the thread's id it is 0; that of the idle task is too.
-        let context = record.context.filter(|&context| context != 0 || self.has_contexts);
-        if context.is_some() && !self.has_contexts {
-            self.has_contexts = true;
-            self.ran.clear();
-        }
-        let thread = match context.or(followed) {
-            Some(tid) => Some((self.processes.get(&tid).copied(), tid)),
-            None => cpu.and_then(|cpu| self.ran_at(cpu, time)).map(|(pid, tid)| (Some(pid), tid)),
-        };
+        let thread = self.threads.of(record, time, cpu, followed);
         // Process 0 is one that nobody knows.
         let (pid, tid) = match thread {
             Some((_, 0)) => {
@@ -266,36 +203,10 @@ impl Spe {
                 (0, 0)
             }
         };
-        let mode = match record.level {
-            Some(level) if level >= KERNEL => CpuMode::Kernel,
-            Some(_) => CpuMode::User,
-            None => CpuMode::Unknown,
-        };
         self.untimed += u64::from(record.timestamp.is_none());
         self.unconverted += u64::from(record.timestamp.is_some() && self.time.is_none());
-        let data_src = cores.data_source(record);
-        intake.push(RawSample {
-            time,
-            pid,
-            tid,
-            cpu: cpu.unwrap_or(RawSample::NO_CPU),
-            mode,
-            access: if data_src.access() == Access::Unknown { record.access() } else { data_src.access() },
-            ip: record.ip,
-            addr: record.addr.unwrap_or(0),
-            phys: record.phys,
-            latency: u32::from(record.latency),
-            data_src,
-            event: self.event,
-            ..RawSample::default()
-        });
-    }
-
-    /// The thread that ran on a CPU; times only grow.
-    fn ran_at(&mut self, cpu: u32, time: u64) -> Option<(u32, u32)> {
-        let ran = self.ran.get_mut(&cpu)?;
-        ran_until(ran, time);
-        ran.front().filter(|(from, _)| *from <= time).and_then(|(_, thread)| *thread)
+        let cpu = cpu.unwrap_or(RawSample::NO_CPU);
+        intake.push(RawSample { time, pid, tid, cpu, event: self.event, ..sample(record, cores) });
     }
 
     /// Reads more of a buffer, until its next sample is known.
@@ -341,21 +252,10 @@ impl Spe {
     pub(super) fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         let Self { untimed, unconverted, unknown_thread, unknown_process, .. } = *self;
-        let Self { truncated, collided, left_out, missing, broken_at, .. } = *self;
+        let Self { left_out, missing, broken_at, .. } = *self;
         let (mut cut, mut bad, mut unknown) = (0, 0, 0);
         for counts in self.queues.iter().map(|queue| queue.decoder.counts()) {
             (cut, bad, unknown) = (cut + counts.cut, bad + counts.bad_bytes, unknown + counts.unknown);
-        }
-        if truncated > 0 {
-            notes.push(format!(
-                "AUX data was lost {truncated} times, nobody knows how much: record with a larger buffer (`perf record -m ,64M`) or a \
-                 longer period (`perf record -c`)"
-            ));
-        }
-        if collided > 0 {
-            notes.push(format!(
-                "samples collided in {collided} pieces of AUX data: record with a longer period (`perf record -c`)"
-            ));
         }
         if cut > 0 || bad > 0 {
             notes.push(format!("{cut} records of SPE are damaged or cut, and {bad} bytes make no sense"));
@@ -389,13 +289,6 @@ impl Spe {
     }
 }
 
-/// Forgets who ran before `time`, but for the last one.
-fn ran_until(ran: &mut VecDeque<Ran>, time: u64) {
-    while ran.get(1).is_some_and(|(from, _)| *from <= time) {
-        ran.pop_front();
-    }
-}
-
 /// The type of the PMU: the first word before version 2, then the third (tools/perf/util/arm-spe.h).
 fn of_pmu(info: &[u64]) -> Option<u64> {
     info.get(if is_old(info) { 0 } else { 2 }).copied()
@@ -421,10 +314,4 @@ fn midr_of(info: &[u64], cpu: Option<u32>) -> Option<u64> {
     }
     let (_, first) = cpus.next()?;
     cpus.all(|(_, midr)| midr == first).then_some(first)
-}
-
-/// The MIDR in perf's description of the CPU (`0x00000000410fd0c0`, with the variant and revision that it matches events by).
-fn midr_in(cpuid: &str) -> Option<u64> {
-    let digits = cpuid.split(',').next()?.trim().strip_prefix("0x")?;
-    u64::from_str_radix(digits, 16).ok()
 }

@@ -131,6 +131,8 @@ pub enum Source {
     Pebs,
     /// AMD's IBS: loads and stores among sampled ops; the hardware gives the address.
     Ibs,
+    /// Arm's SPE: loads and stores among sampled operations; the hardware gives the address.
+    Spe,
     /// The scheduler's tick: the operand of the interrupted code is recovered from its registers.
     Timer,
     /// Minor page faults: the first touch of a page by an address space.
@@ -145,7 +147,7 @@ pub enum Source {
 
 impl Source {
     /// Those that sample memory, in the order in which `auto` tries them.
-    pub const ALL: [Self; 4] = [Self::Pebs, Self::Ibs, Self::Timer, Self::Faults];
+    pub const ALL: [Self; 5] = [Self::Pebs, Self::Ibs, Self::Spe, Self::Timer, Self::Faults];
 
     /// The name that `--source` and the report use.
     #[must_use]
@@ -153,6 +155,7 @@ impl Source {
         match self {
             Self::Pebs => "pebs",
             Self::Ibs => "ibs",
+            Self::Spe => "spe",
             Self::Timer => "timer",
             Self::Faults => "faults",
             Self::Wakeups => "wakeups",
@@ -172,6 +175,10 @@ impl Source {
             Self::Ibs => {
                 "loads and stores among evenly sampled ops, with address, where the data came from, and the latency of loads \
                  that missed the L1 cache"
+            }
+            Self::Spe => {
+                "loads and stores among evenly sampled operations, with address and latency, and where the data came from if the \
+                 core says it"
             }
             Self::Timer => {
                 "accesses of running code near each timer tick, without latency; accesses of kernel code if that is sampled; no \

@@ -35,6 +35,8 @@ enum From {
     Pebs,
     /// AMD's instruction-based sampling.
     Ibs,
+    /// Arm's statistical profiling.
+    Spe,
     /// A timer, with addresses recovered from registers and code.
     Timer,
     /// Page faults.
@@ -166,6 +168,7 @@ fn start(context: &Context, start: &Start) -> Result<Document, ToolError> {
         From::Auto => HostOptions::default(),
         From::Pebs => HostOptions::source(Source::Pebs),
         From::Ibs => HostOptions::source(Source::Ibs),
+        From::Spe => HostOptions::source(Source::Spe),
         From::Timer => HostOptions::source(Source::Timer),
         From::Faults => HostOptions::source(Source::Faults),
     };
