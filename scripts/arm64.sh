@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds scxprof and the tests of its recovery for arm64, and runs them in an emulated arm64 machine: tests/vm/arm64.
+# Builds scxprof and its tests for arm64, and runs them in an emulated arm64 machine: tests/vm/arm64.
 # Usage: scripts/arm64.sh     SUITE (trixie) is the Debian suite whose kernel it boots; the kernel is fetched once and kept.
 #                             PAGES=16k boots one with larger pages.
 #
@@ -47,14 +47,22 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/root"/{bin,dev,lib,proc,programs/gcc,programs/clang,root,sys,tests,tmp}
 features=(--no-default-features --features "cli,bpf-static,demo")
-"${CARGO:-cargo}" build --locked --target "$triple" "${features[@]}" --bin scxprof
+"${CARGO:-cargo}" build --locked --target "$triple" "${features[@]}" --bin scxprof --example vm-check
 # The tests of the recovery: its units, and programs that are single-stepped; and those that run the whole.
 "${CARGO:-cargo}" test --locked --target "$triple" -p scxprof-recover --lib --test operand --no-run --message-format json >"$work/built"
 "${CARGO:-cargo}" test --locked --target "$triple" "${features[@]}" --test live --no-run --message-format json >>"$work/built"
 for name in scxprof_recover operand live; do
     sed -n 's|.*"executable":"\([^"]*/'$name'-[0-9a-f]*\)".*|\1|p' "$work/built" | tail -n 1 | xargs -I{} cp {} "$work/root/bin/$name"
 done
-cp "$cache/busybox" "$target/$triple/debug/scxprof" "$work/root/bin/"
+cp "$cache/busybox" "$target/$triple/debug/scxprof" "$target/$triple/debug/examples/vm-check" "$work/root/bin/"
+# A kernel without its headers still runs the other tests.
+if tests/vm/arm64/module.sh "$suite" "$cache" >"$work/no-simspe"; then
+    cp "$cache/simspe.ko" "$work/root/lib/"
+else
+    [ $? -eq 77 ] || exit 1
+    cp "$work/no-simspe" "$work/root/lib/"
+fi
+aarch64-linux-gnu-gcc -O2 -pthread -static -o "$work/root/bin/workload" tests/vm/workload.c
 aarch64-linux-gnu-gcc -O2 -pthread -static -o "$work/root/bin/writer" tests/hints/writer.c
 # build NAME FILE COMPILER...: a program, and its frames, as the guest has no readelf.
 build() {
@@ -73,13 +81,13 @@ done
 aarch64-linux-gnu-gcc -O1 -fno-omit-frame-pointer -pthread -static -o "$work/root/bin/family" tests/sharing/programs/*.c
 install -m 755 tests/vm/init "$work/root/init"
 cp tests/vm/lib.sh "$work/root/lib/vm.sh"
-cp tests/vm/arm64/*.sh "$work/root/tests/"
+cp tests/vm/arm64/{arm64,spe}.sh "$work/root/tests/"
 (cd "$work/root" && find . | cpio -o -H newc --quiet -R 0:0) >"$work/initramfs"
 timeout "${VM_TIMEOUT:-1200}" qemu-system-aarch64 -M virt -cpu neoverse-n1 -accel tcg,thread=single -smp 2 -m 1024 \
     -nodefaults -display none -monitor none -serial stdio -no-reboot -kernel "$cache/vmlinuz" -initrd "$work/initramfs" \
     -append "console=ttyAMA0 panic=-1 quiet" </dev/null 2>"$work/qemu" | sed -u 's|\r||g' | tee "$work/console" || true
 tail -n 1 "$work/qemu" >&2
-if grep -q '^::end arm64 0 ' "$work/console" && ! grep '^::kernel ' "$work/console"; then
+if grep -q '^::end arm64 0 ' "$work/console" && grep -q '^::end spe 0 ' "$work/console" && ! grep '^::kernel ' "$work/console"; then
     printf 'vm test arm64 (%s) ... ok\n' "$(sed -n 's/^::guest /Linux /p' "$work/console")"
 else
     printf 'vm test arm64 ... FAILED\n'

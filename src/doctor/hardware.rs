@@ -174,6 +174,7 @@ mod tests {
         assert!(isolated[1].1 == "not tested", "{isolated:?}");
         let none = rows(&pmus(Vec::new(), false));
         assert!(none[0].1 == "fails" && none[0].2.contains("sudo modprobe arm_spe_pmu"), "{none:?}");
+        assert!(none[0].2.contains("kpti=off"), "sysfs does not always tell: {none:?}");
         assert_eq!(none[0].2.matches("firmware").count(), 1, "the help is given once: {none:?}");
         let mut broken = arm_spe();
         broken.format.remove("jitter");

@@ -40,7 +40,7 @@ pub(super) struct Live {
 }
 
 /// A worker, and the CPUs whose rings it reads.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Reader {
     pub(super) inbox: Arc<Inbox>,
     pub(super) cpus: Vec<u32>,

@@ -31,7 +31,7 @@ pub struct Loss {
     pub abandoned: u64,
     /// Names, forks, mappings and cgroups lost because a ring was full; procfs was read again after each.
     pub side_band: u64,
-    /// How often AUX data was lost because its area was full, or cut: nobody knows how much (`PERF_AUX_FLAG_TRUNCATED`,
+    /// How often samples were lost because an AUX area was full, or cut; the kernel does not count them (`PERF_AUX_FLAG_TRUNCATED`,
     /// `PERF_AUX_FLAG_PARTIAL`).
     #[serde(skip_serializing_if = "is_zero")]
     pub aux_lost: u64,
@@ -267,7 +267,7 @@ impl Loss {
             (self.side_band, "records of names, forks, mappings or cgroups lost in full rings; procfs was read again"),
             (
                 self.aux_lost,
-                "times samples were lost in a full AUX area, nobody knows how many: make it larger (--mmap-pages, perf record -m ,64M) \
+                "times samples were lost because an AUX area was full, which the kernel does not count: make it larger (--mmap-pages, perf record -m ,64M) \
                  or sample less often (--rate, --period, perf record -c)",
             ),
             (

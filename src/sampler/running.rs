@@ -77,6 +77,16 @@ pub struct Totals {
     pub notes: Vec<String>,
 }
 
+/// What a worker is to read.
+#[derive(Debug, Default)]
+struct Share {
+    rings: Vec<CpuRing>,
+    /// The events that wake it, and those with AUX areas.
+    wake: Vec<Arc<Event>>,
+    buffered: Vec<Arc<Event>>,
+    reader: Reader,
+}
+
 impl Sampler {
     /// Enables the events and starts the workers, which pass what they read to `tee`.
     ///
@@ -92,20 +102,18 @@ impl Sampler {
         let out = Outlet { to, pool: pool.clone(), room, waker: WakesAtEnd(waker.clone()) };
         // If a later step fails, dropping this ends the running workers.
         let stop = Stop(Arc::new(AtomicBool::new(false)));
-        let mut shares: Vec<(Vec<CpuRing>, Vec<Arc<Event>>, Vec<Arc<Event>>, Reader)> = (0..self.workers)
-            .map(|_| (Vec::new(), Vec::new(), Vec::new(), Reader { inbox: Arc::default(), cpus: Vec::new() }))
-            .collect();
+        let mut shares: Vec<Share> = (0..self.workers).map(|_| Share::default()).collect();
         // One worker reads all rings of a CPU.
         let places: BTreeMap<u32, usize> = self.cpus.keys().copied().zip(0..).collect();
         for (cpu, ring) in self.rings {
             let place = places.get(&cpu).map_or(0, |place| place % self.workers);
-            if let Some((rings, ..)) = shares.get_mut(place) {
-                rings.push(ring);
+            if let Some(share) = shares.get_mut(place) {
+                share.rings.push(ring);
             }
         }
         for (cpu, events) in &self.cpus {
             let place = places.get(cpu).map_or(0, |place| place % self.workers);
-            if let Some((_, wake, buffered, reader)) = shares.get_mut(place) {
+            if let Some(Share { wake, buffered, reader, .. }) = shares.get_mut(place) {
                 wake.extend(events.owners.iter().cloned());
                 buffered.extend(self.recipe.buffered(events));
                 reader.cpus.push(*cpu);
@@ -120,7 +128,7 @@ impl Sampler {
             }
         }
         let (mut workers, mut readers) = (Vec::new(), Vec::new());
-        for (index, (rings, wake, buffered, reader)) in shares.into_iter().enumerate() {
+        for (index, Share { rings, wake, buffered, reader }) in shares.into_iter().enumerate() {
             let worker = Worker {
                 realtime: self.realtime,
                 index,

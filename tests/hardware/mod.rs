@@ -495,6 +495,16 @@ fn a_source_that_is_not_here_is_one_sentence_and_exit_code_3() {
 }
 
 #[test]
+fn spe_is_for_arm64() {
+    if std::env::consts::ARCH == "aarch64" {
+        println!("SKIP: spe is for arm64: this is one");
+        return;
+    }
+    let (code, said) = run(&["--source", "spe", "-t", "1"]);
+    assert_eq!((code, &*said), (Some(3), "error: source spe is for arm64 only. Details: scxprof doctor\n"));
+}
+
+#[test]
 fn rates_exclude_each_other() {
     for pair in [["--rate", "--period"], ["--rate", "--freq"], ["--period", "--freq"]] {
         let (code, said) = run(&[pair[0], "100", pair[1], "100"]);

@@ -38,6 +38,20 @@ struct member {
 /* Works on one address for a while; the registers say on which. */
 static void work(char *address, uint64_t times)
 {
+#ifdef __aarch64__
+	/* The simulated SPE knows no DATA_SRC and LATENCY. */
+	asm volatile("mov x28, %0\n\t"
+		     "mov x27, %2\n"
+		     "1:\n\t"
+		     "ldr x0, [x28]\n\t"
+		     "ldr x1, [x28]\n\t"
+		     "subs %1, %1, #1\n\t"
+		     "b.ne 1b\n\t"
+		     "mov x27, xzr\n\t"
+		     : "+r"(address), "+r"(times)
+		     : "r"(0x46414b45504d5531UL)
+		     : "x0", "x1", "x27", "x28", "memory", "cc");
+#else
 	asm volatile("mov %0, %%r15\n\t"
 		     "mov %2, %%r13\n\t"
 		     "mov %3, %%r12\n\t"
@@ -51,6 +65,7 @@ static void work(char *address, uint64_t times)
 		     : "+r"(address), "+r"(times)
 		     : "m"(data_src), "m"(latency)
 		     : "rax", "rdx", "r12", "r13", "r14", "r15", "memory", "cc");
+#endif
 }
 
 static double now(void)

@@ -226,7 +226,7 @@ pub struct Pmus {
     pub ibs_op: Option<Pmu>,
     /// Arm's statistical profiling (`arm_spe_0` and so on), one for each kind of core.
     pub arm_spe: Vec<Pmu>,
-    /// The kernel's page tables are hidden while user code runs (`kpti` on arm64).
+    /// The kernel's page tables are hidden while user code runs (`kpti` on arm64), as a protection against Meltdown.
     pub isolates_tables: bool,
 }
 

@@ -182,10 +182,12 @@ impl SpePmu {
 /// drivers/perf/arm_spe_pmu.c).
 const KPTI_HELP: &str =
     "boot the kernel with kpti=off, which ends its protection against Meltdown on processors that need it";
-/// What SPE takes else: the driver gets its interrupt from the firmware, and hypervisors keep SPE from guests.
+/// What SPE takes: the driver gets its interrupt from the firmware, and hypervisors keep SPE from guests. Page-table isolation may be on
+/// where sysfs says that the processor is not affected by Meltdown, for the sake of KASLR (`kaslr_requires_kpti()` of arm64).
 const SPE_HELP: &str =
     "a bare-metal host whose cores have SPE, a firmware that describes its interrupt (in ACPI's MADT, or a node \
-                        arm,statistical-profiling-extension-v1), and its driver: sudo modprobe arm_spe_pmu";
+     arm,statistical-profiling-extension-v1), its driver (sudo modprobe arm_spe_pmu), and a kernel without page-table isolation \
+     (boot it with kpti=off if `sudo dmesg | grep arm_spe` says so)";
 
 /// Why there is no SPE.
 #[derive(Debug, Error)]

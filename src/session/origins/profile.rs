@@ -70,13 +70,13 @@ pub(in super::super) fn run(
         let malformed = outcome.loss.malformed.max(meta.loss.malformed);
         Loss {
             ring_full,
+            malformed,
             corrupt_rings,
             dead_workers,
             side_band,
+            aux_bad_bytes,
             unsampled,
             sched,
-            aux_bad_bytes,
-            malformed,
             ..outcome.loss
         }
     };

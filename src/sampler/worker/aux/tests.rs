@@ -160,10 +160,8 @@ fn context_packets_say_more_exactly_who_ran() {
         }
         made.read().unwrap();
         // Where we have other numbers than the host, the packets mean nothing to us.
-        let expected = match child {
-            false => [(7, 8), (7, 8), (7, 9), UNKNOWN, (0, 0)],
-            true => [(7, 8), (7, 9), (7, 9), (7, 9), (7, 9)],
-        };
+        let expected =
+            if child { [(7, 8), (7, 9), (7, 9), (7, 9), (7, 9)] } else { [(7, 8), (7, 8), (7, 9), UNKNOWN, (0, 0)] };
         assert_eq!(made.threads(), expected);
     }
 }

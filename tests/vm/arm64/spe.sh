@@ -1,0 +1,100 @@
+# Source spe on a simulated statistical profiling extension (module/simspe.c): every sample is what the module wrote.
+# shellcheck shell=dash source=tests/vm/lib.sh
+. /lib/vm.sh
+[ -e /lib/simspe.ko ] || {
+    echo "SKIP: vm test spe: $(cat /lib/no-simspe)"
+    exit 0
+}
+
+# said STATUS COMMAND...: runs the command; its output is in the file `said`.
+said() {
+    expected=$1
+    shift
+    "$@" >said 2>&1
+    status=$?
+    [ "$status" -eq "$expected" ] || {
+        cat said
+        fail "exit code $status and not $expected: $*"
+    }
+}
+
+# says PATTERN...: each is in the file `said`.
+says() {
+    for pattern; do
+        grep -q -e "$pattern" said || {
+            cat said
+            fail "it does not say: $pattern"
+        }
+    done
+}
+
+# set_spe PARAMETER VALUE: changes the module's behaviour.
+set_spe() {
+    echo "$2" >"/sys/module/simspe/parameters/$1"
+    echo "simspe $1=$2"
+}
+
+# samples NAME [WORDS OF vm-check samples...]
+samples() {
+    name=$1
+    shift
+    in_cgroup workload.slice/spe vm-check samples source=spe "$@" >said 2>&1 || {
+        cat said
+        dmesg | tail -n 5
+        fail "$name"
+    }
+    cat said
+}
+
+said 3 scxprof run --source spe -t 1
+says 'source spe: no PMU arm_spe_0 in /sys/bus/event_source/devices' 'modprobe arm_spe_pmu'
+
+insmod /lib/simspe.ko || fail "insmod simspe"
+said 0 scxprof doctor
+says 'spe  *works  *arm_spe_0/ts_enable=1' 'pmu  *works  *arm_spe_0: loads and stores on CPUs 0-1, at most every 256' 'ldlat  *works  *arm_spe_0: up to 4095'
+samples "with context packets"
+samples "with a period" period=199936
+samples "with a threshold" ldlat=15 filter=15
+set_spe contexts 0
+samples "with switches"
+set_spe lose 40
+samples "with cut records"
+says 'AUX data lost [1-9]' 'cut records [1-9]'
+set_spe lose 0
+# Losses are said.
+set_spe collide 1
+said 0 scxprof run --source spe -t 2 -v -o cells.json -- workload -s 1
+says 'pieces\? of AUX data with samples that collided'
+set_spe collide 0
+set_spe kernel 1
+samples "with kernel code, left out"
+
+# Threads that share are found, live and in a recording, which perf reads too.
+set_spe kernel 0
+for contexts in 0 1; do
+    set_spe contexts "$contexts"
+    begin_workload workload.slice/cells || fail "the workload does not start"
+    said 0 scxprof run -t 6 --target-cpus 64 -v -o cells.json
+    says '^Source: spe'
+    vm-check cells cells.json workload.slice/cells || {
+        cat said cells.json
+        fail "the configuration of auto"
+    }
+    said 0 scxprof record --source spe -t 4 -o "recorded-$contexts.tar.gz"
+    cp said recorded.said
+    said 0 scxprof extract -f "recorded-$contexts.tar.gz" --target-cpus 64 -v -o cells.json
+    vm-check cells cells.json workload.slice/cells || {
+        cat said recorded.said cells.json
+        fail "the configuration of a recording"
+    }
+    said 0 scxprof process -f "recorded-$contexts.tar.gz" -o "lines-$contexts"
+    # The processes of the workload by pid.
+    pid=$(pidof workload | tr ' ' '\n' | sort -n | head -n 1)
+    said 0 scxprof run --source spe -p "$pid" -t 3 -v -o own.json
+    says '^Source: spe'
+    end_workload
+done
+# A command from its beginning to its end.
+said 0 scxprof run --source spe -v -o own.json -- workload -s 3
+says '^Source: spe'
+wait_for 10 rmmod simspe || fail "events are still open"
