@@ -21,7 +21,7 @@ miri() { cargo +nightly miri test --locked --no-default-features --lib "$@"; }
 if [ ${#filters[@]} -eq 0 ]; then
     miri -p scxprof-base -p scxprof-elf
     miri -p scxprof-perf -- record
-    miri -p scxprof -- cluster::linkage cluster::misses cluster::quality
+    miri -p scxprof -- cluster::linkage cluster::misses cluster::quality sampler::ring::tests::records_are_whole_beside
 else
     miri -p "${PACKAGE:-scxprof}" -- "${filters[@]}"
 fi

@@ -60,7 +60,7 @@ pub struct Outcome {
 
 /// What a capture lacks if the kernel hides physical frames.
 pub(crate) const FRAMES_HIDDEN: &str =
-    "Physical addresses are not shown to us (CAP_SYS_ADMIN): shared memory is known by its file and offset";
+    "Physical addresses are hidden without CAP_SYS_ADMIN: shared memory is identified by its file and offset";
 
 /// Counts of recovered and unrecovered samples.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]

@@ -173,10 +173,15 @@ impl Output {
         }
     }
 
-    /// Writes all that `from` has. A file that cannot be written leaves no trace.
+    /// Writes all lines that `from` has. A file that cannot be written leaves no trace. A reader of stdout may close it when it has
+    /// read enough, as head(1) does.
     pub(super) fn copy(self, from: &mut impl io::Read) -> anyhow::Result<()> {
         let (path, result) = match self {
-            Self::Stdout => (PathBuf::from("stdout"), io::copy(from, &mut Printer).and_then(|_| Printer.flush())),
+            Self::Stdout => {
+                let result = io::copy(from, &mut Printer).and_then(|_| Printer.flush());
+                let has_enough = result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe);
+                (PathBuf::from("stdout"), if has_enough { Ok(()) } else { result })
+            }
             Self::Special { path, mut file } => (path, io::copy(from, &mut file).map(drop)),
             Self::File(replaced) => {
                 let result = replaced.write(from);

@@ -9,7 +9,7 @@ use crate::host::Roots;
 const RIGHTS: &str =
     "root, or CAP_BPF and CAP_PERFMON; lockdown or a container's seccomp profile can forbid it even so";
 
-const POLICY: &str = "no right is missing: this kernel refuses it to everybody (lockdown or another policy)";
+const POLICY: &str = "no right is missing: this kernel refuses it to every process (lockdown or another policy)";
 
 pub(super) fn checks(roots: &Roots, kernel: &dyn Kernel) -> Vec<Check> {
     let path = roots.sys.join("kernel/btf/vmlinux");

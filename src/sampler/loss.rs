@@ -290,7 +290,7 @@ impl Loss {
             (self.sched.malformed, "scheduling events dropped because their content contradicts their size"),
             (
                 self.sched.unsampled,
-                "scheduling events that the kernel counted and gave no sample of (seen on one build of Linux 6.18, on idle CPUs)",
+                "scheduling events that the kernel counted but did not sample (seen on one build of Linux 6.18, on idle CPUs)",
             ),
             (self.sched.late, "scheduling events that arrived out of time order; they are used"),
             (self.evicted, "samples of thread classes beyond the memory bound: counted to their cell only"),

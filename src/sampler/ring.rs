@@ -262,54 +262,30 @@ impl Ring {
         let page = control_page(&self.map);
         // SAFETY: the control page lies within the mapping, which lives as long as self; all these fields are 8-aligned u64s that
         // kernel and user space share as atomics, and after the ring is made nothing here accesses them otherwise.
-        unsafe {
-            AtomicU64::from_ptr(match field {
-                Field::Head => &raw mut (*page).data_head,
-                Field::Tail => &raw mut (*page).data_tail,
-                Field::AuxHead => &raw mut (*page).aux_head,
-                Field::AuxTail => &raw mut (*page).aux_tail,
-            })
-        }
+        unsafe { AtomicU64::from_ptr(field.of(page)) }
     }
 
     /// Writes `records` at the head as the kernel would, for tests, benches and fuzzing; false if they do not fit.
     #[cfg(any(test, feature = "testing"))]
     pub fn replay(&mut self, records: &[u8]) -> bool {
-        let head = self.position(Field::Head).load(Ordering::Relaxed);
-        let tail = self.position(Field::Tail).load(Ordering::Acquire);
-        if head.wrapping_sub(tail) as usize + records.len() > self.data_size {
-            return false;
-        }
-        let start = (head & (self.data_size as u64 - 1)) as usize;
-        let (first, second) = records.split_at(records.len().min(self.data_size - start));
-        for (to, bytes) in [(start, first), (0, second)] {
-            // SAFETY: to + len <= data_size, within the mapping; &mut self excludes another writer or reader in this process.
-            unsafe {
-                ptr::copy_nonoverlapping(bytes.as_ptr(), self.map.as_mut_ptr().add(self.data_offset + to), bytes.len());
-            }
-        }
-        self.position(Field::Head).store(head.wrapping_add(records.len() as u64), Ordering::Release);
-        true
+        self.writer().write(records)
     }
 
     /// Writes `bytes` at the head of the AUX area as hardware and kernel would; false if they do not fit.
     #[cfg(any(test, feature = "testing"))]
     pub fn replay_aux(&mut self, bytes: &[u8]) -> bool {
-        let head = self.position(Field::AuxHead).load(Ordering::Relaxed);
-        let tail = self.position(Field::AuxTail).load(Ordering::Acquire);
-        let Some(AuxArea { map, .. }) = &mut self.aux else { return false };
-        let size = map.len();
-        if head.wrapping_sub(tail) as usize + bytes.len() > size {
-            return false;
-        }
-        let start = (head & (size as u64 - 1)) as usize;
-        let (first, second) = bytes.split_at(bytes.len().min(size - start));
-        for (to, bytes) in [(start, first), (0, second)] {
-            // SAFETY: to + len <= size, the length of the mapping; &mut self excludes another writer or reader in this process.
-            unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), map.as_mut_ptr().add(to), bytes.len()) }
-        }
-        self.position(Field::AuxHead).store(head.wrapping_add(bytes.len() as u64), Ordering::Release);
-        true
+        let page = control_page(&self.map);
+        self.aux.as_mut().is_some_and(|AuxArea { map, .. }| {
+            let (data, size) = (map.as_mut_ptr(), map.len());
+            Writer { page, data, size, head: Field::AuxHead, tail: Field::AuxTail }.write(bytes)
+        })
+    }
+
+    #[cfg(any(test, feature = "testing"))]
+    fn writer(&mut self) -> Writer {
+        // SAFETY: the data area begins within the mapping (checked when the ring was made).
+        let data = unsafe { self.map.as_mut_ptr().add(self.data_offset) };
+        Writer { page: control_page(&self.map), data, size: self.data_size, head: Field::Head, tail: Field::Tail }
     }
 
     /// Adds an AUX area in ordinary memory for [`Ring::replay_aux`], with its first byte at `position`; `pages` is a power of two.
@@ -364,7 +340,47 @@ fn control_page(map: &MmapRaw) -> *mut perf_event_mmap_page {
     map.as_mut_ptr().cast()
 }
 
-#[derive(Clone, Copy)]
+/// The kernel's side of a ring or of an AUX area, which must outlive it.
+#[cfg(any(test, feature = "testing"))]
+struct Writer {
+    page: *mut perf_event_mmap_page,
+    data: *mut u8,
+    /// A power of two.
+    size: usize,
+    head: Field,
+    tail: Field,
+}
+
+// SAFETY: as the kernel, it writes only where no reader reads: between the head and, a size further, the tail. The positions are
+// atomics.
+#[cfg(any(test, feature = "testing"))]
+unsafe impl Send for Writer {}
+
+#[cfg(any(test, feature = "testing"))]
+impl Writer {
+    /// Appends `bytes`; false if they do not fit.
+    fn write(&mut self, bytes: &[u8]) -> bool {
+        // SAFETY: the control page is mapped for as long as the ring is; see [`Ring::position`].
+        let (head, tail) = unsafe {
+            (AtomicU64::from_ptr(self.head.of(self.page)), AtomicU64::from_ptr(self.tail.of(self.page)))
+        };
+        let at = head.load(Ordering::Relaxed);
+        // Acquire pairs with the reader's store after it has copied what was there (`perf_output_begin()` relies on a dependency).
+        if at.wrapping_sub(tail.load(Ordering::Acquire)) as usize + bytes.len() > self.size {
+            return false;
+        }
+        let start = (at & (self.size as u64 - 1)) as usize;
+        let (first, second) = bytes.split_at(bytes.len().min(self.size - start));
+        for (to, bytes) in [(start, first), (0, second)] {
+            // SAFETY: to + len <= size, the length of the data; there is one writer, and no reader reads there.
+            unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.data.add(to), bytes.len()) }
+        }
+        head.store(at.wrapping_add(bytes.len() as u64), Ordering::Release);
+        true
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
 enum Field {
     Head,
     Tail,
@@ -387,6 +403,20 @@ fn copy_around(map: &MmapRaw, offset: usize, size: usize, start: usize, count: u
             let source = map.as_ptr().add(offset + from);
             ptr::copy_nonoverlapping(source, scratch.as_mut_ptr().add(scratch.len()), len);
             scratch.set_len(scratch.len() + len);
+        }
+    }
+}
+
+impl Field {
+    fn of(self, page: *mut perf_event_mmap_page) -> *mut u64 {
+        // SAFETY: the caller's page is that of a mapping; only the address of a field is computed.
+        unsafe {
+            match self {
+                Self::Head => &raw mut (*page).data_head,
+                Self::Tail => &raw mut (*page).data_tail,
+                Self::AuxHead => &raw mut (*page).aux_head,
+                Self::AuxTail => &raw mut (*page).aux_tail,
+            }
         }
     }
 }
@@ -415,6 +445,34 @@ mod tests {
             assert_eq!(read, 1152);
             assert_eq!(ring.drain(&mut scratch, |_| panic!("read twice")).unwrap(), 0);
         }
+    }
+
+    /// In Miri, which reorders what the orderings of the positions allow, this fails if one of them is relaxed.
+    #[test]
+    fn records_are_whole_beside_a_writer_on_another_cpu() {
+        const RECORDS: usize = if cfg!(miri) { 100 } else { 100_000 };
+        let size = |number: usize| 8 + (number % 7) as u16 * 104;
+        let mut ring = Ring::in_memory(1, u64::MAX - 2047).unwrap();
+        let mut writer = ring.writer();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                for number in 0..RECORDS {
+                    let bytes = record(size(number), number as u8);
+                    while !writer.write(&bytes) {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+            let (mut number, mut scratch) = (0, Vec::new());
+            while number < RECORDS {
+                let drained = ring.drain(&mut scratch, |bytes| {
+                    assert_eq!(bytes, record(size(number), number as u8));
+                    number += 1;
+                });
+                assert!(drained.is_ok());
+                std::thread::yield_now();
+            }
+        });
     }
 
     #[test]

@@ -280,16 +280,16 @@ pub fn plan(kind: TickKind, procfs: &Path, freq: Option<u32>, kernel: bool) -> R
     }
     let symbols = Kallsyms::read_once(procfs)?;
     if symbols.entries.is_empty() {
-        return Err(Refusal::NoSymbol("interrupt entry that is known here"));
+        return Err(Refusal::NoSymbol("symbol of an interrupt entry that scxprof knows"));
     }
     if kernel && !symbols.has_irq_regs {
-        return Err(Refusal::NoSymbol("__irq_regs in its symbols, which tells the registers of kernel code"));
+        return Err(Refusal::NoSymbol("symbol __irq_regs, where the registers of interrupted kernel code are found"));
     }
     let id = Tracefs::open(procfs)?.event_id("timer/hrtimer_expire_entry")?;
     let mut plan = TickPlan::new(kind, perf::PERF_TYPE_TRACEPOINT, id, 1);
     plan.entries = symbols.entries;
     if symbols.handlers.is_empty() {
-        return Err(Refusal::NoSymbol("tick_nohz_handler and no tick_sched_timer"));
+        return Err(Refusal::NoSymbol("symbol tick_nohz_handler or tick_sched_timer"));
     }
     let terms: Vec<_> = symbols.handlers.iter().map(|address| format!("function==0x{address:x}")).collect();
     plan.spec.filter = Some(terms.join(" || "));

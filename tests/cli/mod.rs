@@ -461,7 +461,7 @@ fn without_rights_the_timer_source_recovers_a_command() {
     let mut outputs = (0..10).map(|_| command.output().unwrap());
     let output = outputs.find(enough).expect("too few samples in ten runs");
     let frames =
-        "Physical addresses are not shown to us (CAP_SYS_ADMIN): shared memory is known by its file and offset";
+        "Physical addresses are hidden without CAP_SYS_ADMIN: shared memory is identified by its file and offset";
     expect(&output, 0, frames);
     let said = text(&output.stderr);
     assert!(said.contains("cpu-clock"), "{said}");

@@ -35,6 +35,21 @@ fn info_is_printed() {
 }
 
 #[test]
+fn a_reader_of_lines_may_stop_early() {
+    let path = path("ftrace-all.pftrace");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_scxprof"))
+        .args(["trace", "events", path.to_str().unwrap()])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Gone before the first line, so that a pipe's size does not matter.
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
+}
+
+#[test]
 fn what_is_no_trace_or_damaged_has_its_exit_code() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");

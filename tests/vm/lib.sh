@@ -286,3 +286,25 @@ end_scheduler() {
     wait "$scheduler"
     true
 }
+
+# said STATUS COMMAND...: runs the command; its output is in the file `said`.
+said() {
+    expected=$1
+    shift
+    "$@" >said 2>&1
+    status=$?
+    [ "$status" -eq "$expected" ] || {
+        cat said
+        fail "exit code $status and not $expected: $*"
+    }
+}
+
+# says PATTERN...: each is in the file `said`.
+says() {
+    for pattern; do
+        grep -q -e "$pattern" said || {
+            cat said
+            fail "it does not say: $pattern"
+        }
+    done
+}

@@ -2,28 +2,6 @@
 # shellcheck shell=dash source=tests/vm/lib.sh
 . /lib/vm.sh
 
-# said STATUS COMMAND...: runs the command; its output is in the file `said`.
-said() {
-    expected=$1
-    shift
-    "$@" >said 2>&1
-    status=$?
-    [ "$status" -eq "$expected" ] || {
-        cat said
-        fail "exit code $status and not $expected: $*"
-    }
-}
-
-# says PATTERN...: each is in the file `said`.
-says() {
-    for pattern; do
-        grep -q -e "$pattern" said || {
-            cat said
-            fail "it does not say: $pattern"
-        }
-    done
-}
-
 said 0 scxprof doctor
 says 'aarch64, Neoverse-N1, 2 CPUs' 'faults  *works' 'timer  *works  *timer:hrtimer_expire_entry' 'kallsyms  *works' 'spe  *fails  *source spe: no PMU arm_spe_0' 'pmu  *fails  *no PMU arm_spe_0' \
     'sample-memory  *works' 'hints-storage  *works' 'hints-syscall  *works'
