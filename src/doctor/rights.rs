@@ -78,7 +78,7 @@ fn paranoid(roots: &Roots, trials: &[Trial]) -> Check {
     };
     let is = format!("kernel.perf_event_paranoid is {level}");
     if trials.iter().any(|trial| trial.host.is_ok()) {
-        return Check::works(Section::Rights, name, format!("{is}, which is low enough"));
+        return Check::works(Section::Rights, name, format!("{is} and does not restrict scxprof here"));
     }
     let forbidden = trials.iter().any(|trial| matches!(trial.host, Err(SamplerError::NotPermitted { .. })));
     let check = match (forbidden, trials.iter().any(|trial| trial.attempt().is_some())) {

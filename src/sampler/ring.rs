@@ -361,9 +361,8 @@ impl Writer {
     /// Appends `bytes`; false if they do not fit.
     fn write(&mut self, bytes: &[u8]) -> bool {
         // SAFETY: the control page is mapped for as long as the ring is; see [`Ring::position`].
-        let (head, tail) = unsafe {
-            (AtomicU64::from_ptr(self.head.of(self.page)), AtomicU64::from_ptr(self.tail.of(self.page)))
-        };
+        let (head, tail) =
+            unsafe { (AtomicU64::from_ptr(self.head.of(self.page)), AtomicU64::from_ptr(self.tail.of(self.page))) };
         let at = head.load(Ordering::Relaxed);
         // Acquire pairs with the reader's store after it has copied what was there (`perf_output_begin()` relies on a dependency).
         if at.wrapping_sub(tail.load(Ordering::Acquire)) as usize + bytes.len() > self.size {

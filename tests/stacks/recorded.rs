@@ -76,7 +76,7 @@ fn what_cannot_be_recorded_is_a_sentence() {
         (&["--stacks=cpu-clok"][..], "--stacks cpu-clok: unknown event"),
         (&["--unwind", "dwarf"], "--stacks"),
         (&["--stacks", "--unwind", "dwarf,7"], "8 to 65528 bytes"),
-        (&["--stacks", "--unwind", "lbr"], "none of fp, dwarf"),
+        (&["--stacks", "--unwind", "lbr"], "not one of fp, dwarf"),
     ] {
         let output = run(&[&["record", "-t", "1", "-o", path.to_str().unwrap()], args].concat());
         assert_eq!(output.status.code(), Some(2), "{args:?}: {}", said(&output));
