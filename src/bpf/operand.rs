@@ -28,6 +28,9 @@ use skeleton::{OperandSkel, OperandSkelBuilder};
 /// The name of the feature in messages.
 const WHAT: &str = "memory around the registers";
 
+/// Where the copy of the stack is in a snapshot of kernel code: after its registers.
+const DUMP: usize = 24 + 8 * REGS_MASK.count_ones() as usize;
+
 /// Programs that take snapshots.
 pub(crate) struct Snapshots {
     skeleton: OperandSkel<'static>,
@@ -114,7 +117,6 @@ impl Snapshots {
         // As the samples are read (crates/recover/src/lines.rs and kernel.rs).
         const { assert!(offset_of!(snapshot, count) == 16 && offset_of!(snapshot, mode) == 20) };
         const { assert!(offset_of!(kernel_snapshot, size) == 16 && offset_of!(kernel_snapshot, mode) == 20) };
-        const DUMP: usize = 24 + 8 * REGS_MASK.count_ones() as usize;
         const { assert!(offset_of!(kernel_snapshot, regs) == 24 && offset_of!(kernel_snapshot, dump) == DUMP) };
         const { assert!(offset_of!(kernel_snapshot, memory) == DUMP + 512) };
         let outputs = SnapshotOutputs {
