@@ -55,7 +55,7 @@ struct pt_regs {
 
 #pragma clang attribute pop
 
-/* Nobody knows: the kernel saves it only at a switch, and user code sets it by itself. */
+/* Not known: the kernel saves it only at a switch, and user code changes it without a system call. */
 static __always_inline __u64 thread_pointer(struct task_struct *task)
 {
 	return 0;

@@ -5,6 +5,7 @@ mod commands;
 mod compressed;
 mod damage;
 mod events;
+mod fields;
 mod hints;
 mod hostile;
 mod layouts;
