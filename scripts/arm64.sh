@@ -83,7 +83,7 @@ install -m 755 tests/vm/init "$work/root/init"
 cp tests/vm/lib.sh "$work/root/lib/vm.sh"
 cp tests/vm/arm64/{arm64,spe}.sh "$work/root/tests/"
 (cd "$work/root" && find . | cpio -o -H newc --quiet -R 0:0) >"$work/initramfs"
-timeout "${VM_TIMEOUT:-1200}" qemu-system-aarch64 -M virt -cpu neoverse-n1 -accel tcg,thread=single -smp 2 -m 1024 \
+timeout "${VM_TIMEOUT:-1500}" qemu-system-aarch64 -M virt -cpu neoverse-n1 -accel tcg,thread=single -smp 2 -m 1024 \
     -nodefaults -display none -monitor none -serial stdio -no-reboot -kernel "$cache/vmlinuz" -initrd "$work/initramfs" \
     -append "console=ttyAMA0 panic=-1 quiet" </dev/null 2>"$work/qemu" | sed -u 's|\r||g' | tee "$work/console" || true
 tail -n 1 "$work/qemu" >&2

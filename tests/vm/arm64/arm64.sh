@@ -20,7 +20,7 @@ scxprof_recover a64:: --skip proptest >units 2>&1 || {
 }
 grep '^test result' units
 { SCXPROF_BUILT=/programs/gcc SCXPROF_STEPS=2500 operand _o0 _o2 made --skip live --skip special --show-output &&
-    SCXPROF_BUILT=/programs/clang SCXPROF_STEPS=1000 operand _o0 _o2 --skip live --skip special --show-output; } >stepped 2>&1 || {
+    SCXPROF_BUILT=/programs/clang SCXPROF_STEPS=2300 operand _o0 _o2 --skip live --skip special --show-output; } >stepped 2>&1 || {
     cat stepped
     fail "programs that are single-stepped"
 }
