@@ -29,12 +29,14 @@ fetch_libs() {
         dpkg-deb --fsys-tarfile "$package" | tar -x --keep-directory-symlink -C "$cache"
     done
     rm -rf "$cache/debs" "$cache/apt"
+    rm -rf "$libs" && mv "$cache" "$libs"
 }
 
 libs=$PWD/target/arm64-libs
 libdir=$libs/usr/lib/aarch64-linux-gnu
 if [ ! -s "$libdir/libelf.a" ] || [ ! -s "$libdir/libz.a" ]; then
-    fetch_libs "$libs"
+    rm -rf "$libs.part"
+    fetch_libs "$libs.part"
 fi
 # rustc does not look where the libraries of this machine are either, which the build of the BPF programs needs.
 host=$(rustc -vV | sed -n 's/^host: //p')
@@ -43,5 +45,7 @@ host_libelf=$(cc -print-file-name=libelf.a)
 export "LIBBPF_SYS_LIBRARY_PATH_${host//-/_}=$(dirname "$(realpath "$host_libelf")")"
 export LIBBPF_SYS_LIBRARY_PATH_aarch64_unknown_linux_gnu=$libdir
 export LIBBPF_SYS_EXTRA_CFLAGS="-idirafter $libs/usr/include"
+# Cargo prefers these to the flags of a target.
+unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS='-C target-feature=+crt-static -C strip=symbols'

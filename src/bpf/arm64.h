@@ -32,10 +32,10 @@ static __always_inline void perf_registers(__u64 *to, const struct registers *re
 	__builtin_memcpy(to, regs, PERF_REGISTERS * sizeof(*to));
 }
 
-/* PSR_MODE_EL0t of a task with 64 bits; arch/arm64/include/uapi/asm/ptrace.h. */
+/* PSR_MODE_EL0t, also of a task with 32 bits; arch/arm64/include/uapi/asm/ptrace.h. */
 static __always_inline bool is_user(const struct registers *regs)
 {
-	return (regs->pstate & 0x1f) == 0;
+	return (regs->pstate & 0xf) == 0;
 }
 
 /* The highest byte of a user address may be a tag (Documentation/arch/arm64/tagged-pointers.rst). */

@@ -173,22 +173,21 @@ impl Output {
         }
     }
 
-    /// Writes all lines that `from` has. A file that cannot be written leaves no trace. A reader of stdout may close it when it has
-    /// read enough, as head(1) does.
+    /// Writes all lines that `from` has. A file that cannot be written leaves no trace. The reader of a pipe may close it when it
+    /// has read enough, as head(1) does.
     pub(super) fn copy(self, from: &mut impl io::Read) -> anyhow::Result<()> {
         let (path, result) = match self {
-            Self::Stdout => {
-                let result = io::copy(from, &mut Printer).and_then(|_| Printer.flush());
-                let has_enough = result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe);
-                (PathBuf::from("stdout"), if has_enough { Ok(()) } else { result })
-            }
+            Self::Stdout => (PathBuf::from("stdout"), io::copy(from, &mut Printer).and_then(|_| Printer.flush())),
             Self::Special { path, mut file } => (path, io::copy(from, &mut file).map(drop)),
             Self::File(replaced) => {
                 let result = replaced.write(from);
                 (replaced.path, result)
             }
         };
-        result.with_context(|| format!("cannot write {}", path.display()))
+        match result {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            result => result.with_context(|| format!("cannot write {}", path.display())),
+        }
     }
 
     /// Writes the result. A file that cannot be written leaves no trace, and the result goes to stdout instead, if that is

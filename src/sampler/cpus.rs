@@ -1,6 +1,6 @@
 //! The events of each CPU: how they are opened, and into which ring they write.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use super::attr::Features;
@@ -181,7 +181,9 @@ impl Recipe {
                 };
                 let event = Arc::new(event);
                 self.give_ring(&mut opening, RingKind::Source, &event, layout)?;
-                opening.sampling.push(Sampling { event, plan, last: 0 });
+                // The count of an AUX area goes on where a CPU comes back; that of an event begins anew.
+                let last = spec.aux.map_or(0, |_| opening.in_aux.load(Ordering::Relaxed));
+                opening.sampling.push(Sampling { event, plan, last });
             }
             for (plan, Planned { spec, .. }) in here().filter(|(_, event)| event.is_aside) {
                 let (event, layout) = match opener.sampling(spec, self.aside_features, self.mmap_pages, watch, cpu) {

@@ -66,7 +66,7 @@ const MULTIPLE_IBS: u64 = 16;
 const MIN_PERIOD_SPE: u64 = 1 << 14;
 /// Periods of SPE are multiples of this, and at most so long: the bits of `PMSIRR_EL1.INTERVAL` (drivers/perf/arm_spe_pmu.c).
 const MULTIPLE_SPE: u64 = 256;
-const MAX_PERIOD_SPE: u64 = 0xffff_ff00;
+pub(super) const MAX_PERIOD_SPE: u64 = 0xffff_ff00;
 
 /// The features that samples can use; kernel code only on request.
 fn wants(hardware: &Hardware) -> Features {

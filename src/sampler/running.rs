@@ -307,7 +307,7 @@ impl Running {
             totals.events = totals.loss.sched.events;
         }
         // Without a loss the priority was not needed.
-        if totals.loss.lost() > 0 {
+        if totals.loss.lost() > 0 || totals.loss.aux_lost > 0 {
             totals.notes.extend(not_realtime);
         }
         let each_is_sampled =

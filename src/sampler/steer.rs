@@ -12,6 +12,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
 use super::attr::Rate;
 use super::error::SamplerError;
+use super::hardware::MAX_PERIOD_SPE;
 use super::hotplug::Hotplug;
 use super::live::{self, Live};
 use super::open::EventError;
@@ -32,8 +33,8 @@ const SHORTEN: u64 = 2;
 const LENGTHEN: u64 = 64;
 /// Samples in AUX areas come in pieces (`worker::aux`): what came in a shorter time says nothing of their rate.
 const AUX_SECONDS: f64 = 1.0;
-/// Longer than any useful period.
-const MAX_PERIOD: u64 = 1 << 40;
+/// The longest of SPE (`arm_spe_event_sanitise_period()` in drivers/perf/arm_spe_pmu.c), and longer than any useful one of others.
+const MAX_PERIOD: u64 = MAX_PERIOD_SPE;
 
 /// The part of the CPUs whose events are checked in a round.
 const CHECKED: usize = 10;

@@ -64,7 +64,9 @@ fn keys(value: &Value, nested: &[&str], found: &mut BTreeSet<String>) {
 fn compare(format: &Format, values: &[Value]) {
     let text = section(format.page, format.section);
     let mut written = BTreeSet::new();
-    values.iter().for_each(|value| keys(value, format.nested, &mut written));
+    for value in values {
+        keys(value, format.nested, &mut written);
+    }
     let at = format!("docs/{}, {}", format.page, format.section);
     assert!(!written.is_empty(), "{at}: nothing was written");
     let described = names(&text);

@@ -127,7 +127,11 @@ impl Unwinder {
             let address = if is_exact { regs.ip() } else { regs.ip().wrapping_sub(1) };
             // What a damaged stack has may be anything, also an address of the kernel.
             let is_user = address < KERNEL;
-            let code = if is_user { modules.locate(maps, pid, CpuMode::User, address) } else { None };
+            let mut code = if is_user { modules.locate(maps, pid, CpuMode::User, address) } else { None };
+            let mut locate = |ip: u64| modules.locate(maps, pid, CpuMode::User, ip.wrapping_sub(1));
+            if code.is_none() && !is_exact && regs.narrow(|ip| locate(ip).is_some()) {
+                code = locate(regs.ip());
+            }
             frames.push(code);
             if frames.len() >= MAX_DEPTH {
                 break Step::Wrong;

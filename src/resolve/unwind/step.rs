@@ -57,6 +57,9 @@ const ARM64: Convention = Convention {
     has_records: true,
 };
 
+/// Bits of a user address on kernels of arm64 with fewer (`CONFIG_ARM64_VA_BITS`): an authentication code begins above them.
+const FEWER_BITS: [u32; 4] = [47, 42, 39, 36];
+
 /// Numbers of registers.
 const REGISTERS: usize = 33;
 
@@ -109,6 +112,16 @@ impl Registers {
     /// Where it goes on.
     pub(super) fn ip(&self) -> u64 {
         self.values.get(usize::from(self.convention.ip)).copied().unwrap_or_default()
+    }
+
+    /// Where it goes on if addresses of code have fewer bits; the first that `is_code` is taken.
+    pub(super) fn narrow(&mut self, mut is_code: impl FnMut(u64) -> bool) -> bool {
+        let &Convention { ip, link, has_records, .. } = self.convention;
+        let mut fewer = FEWER_BITS.map(|bits| self.ip() & ((1 << bits) - 1)).into_iter();
+        let Some(to) = fewer.find(|&to| has_records && is_code(to)) else { return false };
+        self.set(link, to);
+        self.set(ip, to);
+        true
     }
 
     /// The stack pointer, or, where that is not known, what it is not below.
@@ -175,6 +188,10 @@ impl Registers {
                 Some(value) => caller.set(*register, value),
                 None => caller.known &= !(1 << register),
             }
+        }
+        if has_records && rule.is_signal && rule.saved.iter().all(|(register, _)| *register != sp) {
+            // The rule of a signal's frame leads to a frame record in it.
+            caller.known &= !(1 << sp);
         }
         let Some(to) = caller.get(link).map(|to| to & code).filter(|&to| to != 0) else { return Step::End };
         caller.set(ip, to);
@@ -337,6 +354,17 @@ mod tests {
         assert_eq!(regs.step(&rule(Cfa::Register(31, 32), &saved), copied), Step::Caller);
         assert_eq!((regs.ip(), regs.sp(), regs.get(19), regs.get(29)), (0x3000, SP + 32, Some(19), Some(SP + 32)));
         assert_eq!(regs.step(&rule(Cfa::Register(31, 16), &[(30, Saved::Undefined)]), copied), Step::End);
+    }
+
+    #[test]
+    fn an_authentication_code_may_begin_lower() {
+        let words = stack(&[0; 2]);
+        let mut regs = arm64(0x5a5a_1234_5678_9abc, 0);
+        assert_eq!(regs.step(&rule(Cfa::Register(31, 0), &[]), Copied { start: SP, bytes: &words }), Step::Caller);
+        assert_eq!(regs.ip(), 0x1234_5678_9abc);
+        assert!(!regs.narrow(|_| false) && regs.ip() == 0x1234_5678_9abc);
+        assert!(regs.narrow(|ip| ip == 0x34_5678_9abc) && regs.ip() == 0x34_5678_9abc);
+        assert!(!registers(0).narrow(|_| true), "x86-64 has none");
     }
 
     #[test]

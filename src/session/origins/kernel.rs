@@ -32,6 +32,7 @@ use crate::session::origin::{Ending, Filled, Origin};
 use crate::session::pipeline::{self, Names, Pipeline};
 use crate::session::stop::{Progress, StopPoll, TICK};
 use crate::sinks::Sink;
+use scxprof_base::arch::Arch;
 use scxprof_base::tables::{Tables, TablesHandle};
 use scxprof_recover::REGS_MASK;
 
@@ -132,8 +133,13 @@ impl Capture {
         let kernel = if sampling.hardware.kernel && (is_hardware || sampling.source == Source::Timer) {
             let has_stores = sampling.source != Source::Pebs || sampling.hardware.stores;
             // Of what the recovery of accesses has, a fourth.
-            let kernel = KernelRecovery::new(&roots.proc, &roots.sys, &sampling.cpus, memory / 16, has_stores);
-            match kernel.map_err(|error| error.to_string()) {
+            let kernel = if Arch::HOST == Some(Arch::X86_64) {
+                let kernel = KernelRecovery::new(&roots.proc, &roots.sys, &sampling.cpus, memory / 16, has_stores);
+                kernel.map_err(|error| error.to_string())
+            } else {
+                Err("the kernel's page tables are read on x86-64 only".to_owned())
+            };
+            match kernel {
                 Ok(kernel) => Some(kernel),
                 Err(error) if is_hardware => {
                     notes.push(format!("what memory the kernel accesses is not known, and joins no threads: {error}"));

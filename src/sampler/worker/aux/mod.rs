@@ -100,7 +100,11 @@ impl CpuAux {
         }
         match record {
             Record::Aux { offset, size, flags } if flags & (AUX_TRUNCATED | AUX_PARTIAL) != 0 => {
-                self.cuts.push_back(offset.wrapping_add(size));
+                // A full area says so again and again, at one position.
+                let cut = offset.wrapping_add(size);
+                if self.cuts.back() != Some(&cut) {
+                    self.cuts.push_back(cut);
+                }
             }
             // Who runs when sampling begins.
             Record::ItraceStart { pid, tid } => self.threads.runs(self.cpu, id.time, Some((pid, tid))),
