@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* arm64. */
+/* Registers, addresses and system calls of arm64; x86.h has the same names. */
 
 /* The interrupted registers, struct user_pt_regs; arch/arm64/include/uapi/asm/ptrace.h. */
 struct registers {

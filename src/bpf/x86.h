@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* x86-64. */
+/* Registers, addresses and system calls of x86-64; arm64.h has the same names. */
 
 /* The interrupted registers; arch/x86/include/uapi/asm/ptrace.h. */
 struct registers {

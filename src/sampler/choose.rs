@@ -15,7 +15,7 @@ use crate::sample::Source;
 use scxprof_base::arch::Arch;
 
 /// Faults a second and CPU that are sampled, which is every one of most workloads. The kernel does not throttle an event of period 1;
-/// this is its own limit for others (`kernel.perf_event_max_sample_rate` where nobody changed it).
+/// this is its own limit for others (`kernel.perf_event_max_sample_rate` unless it was changed).
 const MAX_FAULTS: u32 = 100_000;
 
 /// Chooses the events; `batched` is [`Hardware::batched`] unless that does not work here.

@@ -396,7 +396,7 @@ fn copy_around(map: &MmapRaw, offset: usize, size: usize, start: usize, count: u
     let first = count.min(size - start);
     scratch.reserve(count);
     for (from, len) in [(start, first), (0, count - first)] {
-        // SAFETY: from + len <= size, and the area lies within the mapping (both checked above); `count` bytes are reserved. Nobody
+        // SAFETY: from + len <= size, and the area lies within the mapping (both checked above); `count` bytes are reserved. Neither side
         // writes between tail and head, and no reference to the shared bytes is made.
         unsafe {
             let source = map.as_ptr().add(offset + from);

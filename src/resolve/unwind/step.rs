@@ -349,7 +349,7 @@ mod tests {
         let mut regs = arm64(0x2000, 9);
         assert_eq!(regs.step(&rule(Cfa::Register(31, 0), &[]), copied), Step::Caller);
         assert_eq!((regs.ip(), regs.sp(), regs.get(0), regs.get(19)), (0x2000, SP, None, Some(7)));
-        assert_eq!(regs.step(&rule(Cfa::Register(31, 0), &[]), copied), Step::Wrong, "it would go on for ever");
+        assert_eq!(regs.step(&rule(Cfa::Register(31, 0), &[]), copied), Step::Wrong, "it would not end");
         let saved = [(29, Saved::At(-32)), (30, Saved::At(-24)), (19, Saved::At(-16))];
         assert_eq!(regs.step(&rule(Cfa::Register(31, 32), &saved), copied), Step::Caller);
         assert_eq!((regs.ip(), regs.sp(), regs.get(19), regs.get(29)), (0x3000, SP + 32, Some(19), Some(SP + 32)));

@@ -187,7 +187,7 @@ impl Spe {
             return;
         }
         let thread = self.threads.of(record, time, cpu, followed);
-        // Process 0 is one that nobody knows.
+        // Process 0 stands for an unknown one.
         let (pid, tid) = match thread {
             Some((_, 0)) => {
                 intake.loss_mut().idle += 1;
