@@ -31,7 +31,7 @@ const NEAR: f64 = 1.25;
 const SHORTEN: u64 = 2;
 /// A period is lengthened at most by this factor at a time.
 const LENGTHEN: u64 = 64;
-/// Samples in AUX areas come in pieces (`worker::aux`): what came in a shorter time says nothing of their rate.
+/// Samples in AUX areas come in pieces (`worker::aux_area`): what came in a shorter time says nothing of their rate.
 const AUX_SECONDS: f64 = 1.0;
 /// The longest of SPE (`arm_spe_event_sanitise_period()` in drivers/perf/arm_spe_pmu.c), and longer than any useful one of others.
 const MAX_PERIOD: u64 = MAX_PERIOD_SPE;

@@ -26,13 +26,13 @@ use scxprof_perf::record::{MISC_FORK_EXEC, MISC_LOST_SAMPLES_BPF};
 use scxprof_perf::tracepoint::SchedDecoder;
 use scxprof_recover::is_of_kernel;
 
-mod aux;
+mod aux_area;
 mod context;
 mod inbox;
 mod sched;
 
-use aux::Buffered;
-pub(super) use aux::CpuAux;
+use aux_area::Buffered;
+pub(super) use aux_area::CpuAux;
 pub(super) use inbox::{Inbox, Joining};
 use sched::{drop_sched, lost_until, MAX_WAITING_SCHED};
 

@@ -21,14 +21,14 @@ use crate::record::{sample_type, Header, Layout, HEADER_SIZE};
 use crate::tracepoint::{FormatError, SchedDecoder};
 use scxprof_base::sample::places::CpuPlaces;
 
-mod aux;
+mod auxtrace;
 mod damage;
 mod events;
 mod guess;
 mod inflate;
 mod own;
 
-pub use aux::{AuxBuffer, AuxChunk, Auxtrace, TimeConv};
+pub use auxtrace::{AuxBuffer, AuxChunk, Auxtrace, TimeConv};
 pub use damage::{Damage, PerfDataError};
 use inflate::Inflate;
 
