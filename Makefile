@@ -1,5 +1,5 @@
 # `make run` shows scxprof on a workload with known sharing; `make test` runs all tests that this machine allows.
-# Both install missing build dependencies. `make help` lists all targets.
+# Both install missing build dependencies, as `make deps` does. A plain `make` builds and installs nothing. `make help` lists all targets.
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -10,7 +10,10 @@ SECONDS ?= 1800
 SAMPLES ?= 100000
 REV ?= HEAD~1
 KERNELS ?= bookworm trixie sid
+BINARY ?= $(TARGET)/release/scxprof
+BIN = $(DESTDIR)$(PREFIX)/bin
 SHARE = $(DESTDIR)$(PREFIX)/share
+UNITS = $(DESTDIR)$(PREFIX)/lib/systemd/system
 # The manual pages bear the date of the last commit, where this is a checkout, and never that of the build.
 MAN_DATE = $(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct 2>/dev/null))
 TARGET = $(or $(CARGO_TARGET_DIR),target)
@@ -19,10 +22,12 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 export PATH := $(PATH):$(HOME)/.cargo/bin
 export FUZZ_SECONDS KERNELS
 
-.PHONY: build run test screenshots soak test-long test-dist test-stacks-long truth test-vm test-arm64 test-schedulers proof check-upstream lint fmt bench bench-against bench-big-host versus-perf fuzz miri doc install dist deps clean help
+.PHONY: build run test screenshots soak test-long test-dist test-stacks-long truth test-vm test-arm64 test-schedulers proof check-upstream lint fmt bench bench-against bench-big-host versus-perf fuzz miri doc install uninstall dist deb rpm deps check clean help
 .DEFAULT_GOAL := build
+# Two of them would wait for each other's cargo, and packages share a directory.
+.NOTPARALLEL:
 
-build: deps ## Build the release binary (the default)
+build: check ## Build the release binary (the default)
 	$(CARGO) build --locked --release
 
 run: deps ## Profile the example workload and compare the result with the truth (ARGS="--source faults")
@@ -44,8 +49,8 @@ test-long: deps ## Run in full the tests that `make test` runs in part: more str
 	SCXPROF_STEPS=20000 $(CARGO) test --locked -p scxprof-recover --test operand -- --show-output
 	CARGO_PROFILE_DEV_OPT_LEVEL=2 $(CARGO) test --locked -p scxprof-recover --lib -- --ignored
 
-test-dist: deps ## Check that the archive of `make dist` runs where there is nothing else
-	$(CARGO) test --locked --test suite package::dist -- --include-ignored --show-output
+test-dist: deps ## Check archives, packages, image and crates: built, and run where there is nothing else
+	$(CARGO) test --locked --test suite package:: -- --include-ignored --show-output
 
 truth: ## Print how right the configuration is on programs with known sharing (ARGS="--beside quiet hotfield hash")
 	@scripts/deps.sh truth
@@ -71,17 +76,17 @@ proof: deps ## Count the cache misses that configurations save, under the real s
 check-upstream: deps ## Compare what scxprof knows of scx_layered with its newest release
 	@scripts/upstream.sh
 
-lint: deps ## Check the format, lints, API documentation and shell scripts
+lint: check ## Check the format, lints, API documentation and shell scripts
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
 	$(CARGO) clippy --locked --no-default-features --features cli,mcp -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps
 	if command -v shellcheck >/dev/null; then shellcheck -x scripts/*.sh tests/vm/*.sh tests/vm/guest/*.sh tests/vm/schedulers/*.sh tests/vm/caches/*.sh tests/vm/arm64/*.sh .ci/run; fi
 
-fmt: deps ## Format the code
+fmt: check ## Format the code
 	$(CARGO) fmt --all
 
-bench: deps ## Run the benchmarks (benches/README.md)
+bench: check ## Run the benchmarks (benches/README.md)
 	$(CARGO) bench --locked $(ARGS)
 
 bench-against: deps ## Tell what got slower since a commit (REV=HEAD~1; as root captures too)
@@ -102,27 +107,41 @@ fuzz: ## Run each fuzz target for FUZZ_SECONDS (30)
 miri: ## Run the tests of code without I/O in Miri (ARGS="cluster::linkage" for one module)
 	@scripts/miri.sh $(ARGS)
 
-doc: deps ## Build the API documentation
+doc: check ## Build the API documentation
 	$(CARGO) doc --locked --no-deps
 
-install: build ## Install binary, manual pages and completions under PREFIX (/usr/local)
-	install -D -m 755 $(TARGET)/release/scxprof $(DESTDIR)$(PREFIX)/bin/scxprof
+install: build ## Install binary, systemd units, manual pages and completions under PREFIX (/usr/local)
+	install -D -m 755 $(BINARY) $(BIN)/scxprof
 	install -d $(SHARE)/man/man1 $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions \
-		$(SHARE)/fish/vendor_completions.d
-	SOURCE_DATE_EPOCH=$(MAN_DATE) $(TARGET)/release/scxprof man $(SHARE)/man/man1
-	$(TARGET)/release/scxprof completions bash >$(SHARE)/bash-completion/completions/scxprof
-	$(TARGET)/release/scxprof completions zsh >$(SHARE)/zsh/site-functions/_scxprof
-	$(TARGET)/release/scxprof completions fish >$(SHARE)/fish/vendor_completions.d/scxprof.fish
+		$(SHARE)/fish/vendor_completions.d $(UNITS)
+	SOURCE_DATE_EPOCH=$(MAN_DATE) $(BIN)/scxprof man $(SHARE)/man/man1
+	$(BIN)/scxprof completions bash >$(SHARE)/bash-completion/completions/scxprof
+	$(BIN)/scxprof completions zsh >$(SHARE)/zsh/site-functions/_scxprof
+	$(BIN)/scxprof completions fish >$(SHARE)/fish/vendor_completions.d/scxprof.fish
+	for unit in scxprof.service scxprof-watch.service; do \
+		sed 's|/usr/local/bin/|$(PREFIX)/bin/|' contrib/$$unit >$(UNITS)/$$unit && chmod 644 $(UNITS)/$$unit || exit; done
 
-dist: deps ## Build archives with a static binary, for minimal hosts and containers (target/dist); for arm64 too
+uninstall: ## Remove what `make install` with the same PREFIX (and DESTDIR) has installed
+	rm -f $(BIN)/scxprof $(SHARE)/man/man1/scxprof.1 $(SHARE)/man/man1/scxprof-*.1 \
+		$(SHARE)/bash-completion/completions/scxprof $(SHARE)/zsh/site-functions/_scxprof \
+		$(SHARE)/fish/vendor_completions.d/scxprof.fish $(UNITS)/scxprof.service $(UNITS)/scxprof-watch.service
+
+dist: check ## Build archives with a static binary, for minimal hosts and containers (target/dist); for arm64 too
 	@CARGO="$(CARGO)" scripts/dist.sh
 	@[ "$$(uname -m)" = aarch64 ] || CARGO="$(CARGO)" MACHINE=aarch64 scripts/dist.sh
 
+deb rpm: check ## Build a package with the static binary, systemd units, manual pages and completions (target/dist)
+	@CARGO="$(CARGO)" scripts/packages.sh $@
+
 deps: ## Install missing build dependencies
 	@scripts/deps.sh
+
+# Says what is missing, and installs nothing.
+check:
+	@scripts/deps.sh --check
 
 clean: ## Remove build results
 	$(CARGO) clean
 
 help: ## List all targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
+	@sed -n 's/^\([a-z0-9 -]*\):.*## \(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20

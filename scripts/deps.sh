@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Checks for what the build needs and installs it through the package manager where it is missing.
 # Usage: scripts/deps.sh [test|truth|fuzz|vm]     Does nothing, and quickly, where nothing is missing.
+#        scripts/deps.sh --check     Installs nothing; says what is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$PATH:${HOME:-/root}/.cargo/bin"
@@ -109,13 +110,16 @@ packaged_rust() {
     esac | grep -o '^[0-9][0-9.]*' || true
 }
 
-need_rust() {
-    local wanted have packaged
+# True where Rust is new enough; tells the versions in $have and $wanted.
+rust_is_here() {
     wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
     have=$(rust_version)
-    if [ -n "$have" ] && at_least "$have" "$wanted"; then
-        return
-    fi
+    [ -n "$have" ] && at_least "$have" "$wanted"
+}
+
+need_rust() {
+    local wanted have packaged
+    rust_is_here && return
     # A distribution's package is no help where another installation, such as rustup's, comes first.
     if [ -z "$have" ]; then
         packaged=$(packaged_rust)
@@ -139,6 +143,19 @@ servers() {
     fi
 }
 
+# check NAME [LIBRARY]: as need, but adds what is missing to the list.
+check() {
+    local with here=(has "$1")
+    [ $# -eq 1 ] || here=(has_library "$2")
+    "${here[@]}" && return
+    with=$(manager)
+    missing+=("$1${with:+ (package $(package "$1" "$with"))}")
+}
+
+if [ "${1:-}" = --check ]; then
+    missing=()
+    need() { check "$@"; }
+fi
 need make
 need cc
 # For the BPF programs of task hints; `cargo build --no-default-features --features cli,mcp` does without.
@@ -146,6 +163,13 @@ need clang
 need pkg-config
 need libelf elf
 need zlib z
+if [ "${1:-}" = --check ]; then
+    rust_is_here || missing+=("Rust $wanted or newer (here is ${have:-none}; https://rustup.rs)")
+    [ ${#missing[@]} -eq 0 ] && exit
+    list=$(printf ', %s' "${missing[@]}")
+    say "missing: ${list:2}; \`make deps\` installs what the package manager has"
+    exit 1
+fi
 need_rust
 case "${1:-}" in
     test)

@@ -120,7 +120,7 @@ mod tests {
             assert!(is_default(&by_default(host, at, taken)), "{host}");
         }
         for other in [
-            "scxprof-0.1.0-x86_64-linux",
+            "scxprof-0.2.0-x86_64-linux",
             "scxprof-web1-20251125",
             "scxprof-20251125-0913",
             "web1-20251125-0913",
@@ -143,7 +143,7 @@ mod tests {
         };
         assert_eq!(newest(directory.path()), None);
         std::fs::create_dir(at("scxprof-a-20261125-0915")).unwrap();
-        for other in ["scxprof-0.1.0-x86_64-linux.tar.gz", "web.tar.gz", "cells.json", "scxprof-a-20261125-0914.out"] {
+        for other in ["scxprof-0.2.0-x86_64-linux.tar.gz", "web.tar.gz", "cells.json", "scxprof-a-20261125-0914.out"] {
             write(other, 9_000);
         }
         assert_eq!(newest(directory.path()), None, "none of these is a profile with a default name");

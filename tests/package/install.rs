@@ -1,4 +1,5 @@
-//! Where `make install` puts its files, and whether man and the shells accept the manual pages and completions.
+//! Where `make install` puts its files, that `make uninstall` removes them, and whether man and the shells accept the manual pages and
+//! completions.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,6 +9,8 @@ use std::process::{Command, Output};
 const SCXPROF: &str = env!("CARGO_BIN_EXE_scxprof");
 /// 2026-11-21.
 const DATE: &str = "1795219200";
+/// The units of contrib.
+const UNITS: [&str; 2] = ["scxprof.service", "scxprof-watch.service"];
 const PAGES: [&str; 24] = [
     "",
     "-run",
@@ -103,7 +106,7 @@ fn the_date_is_not_that_of_today() {
 }
 
 /// The files below `root`, by their paths from there.
-fn files(root: &Path) -> BTreeSet<PathBuf> {
+pub(super) fn files(root: &Path) -> BTreeSet<PathBuf> {
     let mut directories = vec![root.to_owned()];
     let mut files = BTreeSet::new();
     while let Some(directory) = directories.pop() {
@@ -127,10 +130,14 @@ fn all_is_installed_where_it_is_looked_for() {
     fs::create_dir_all(dir.path().join("target/release")).unwrap();
     fs::copy(SCXPROF, dir.path().join("target/release/scxprof")).unwrap();
     let root = dir.path().join("root");
-    let mut make = Command::new("make");
-    make.args(["--old-file=build", "--silent", "install", "PREFIX=/usr"]).current_dir(env!("CARGO_MANIFEST_DIR"));
-    make.arg(format!("DESTDIR={}", root.display())).arg(format!("CARGO_TARGET_DIR={}/target", dir.path().display()));
-    let output = match make.env("SOURCE_DATE_EPOCH", DATE).env_remove("MAKEFLAGS").output() {
+    let make = |target: &str| {
+        let mut make = Command::new("make");
+        make.args(["--old-file=build", "--silent", target, "PREFIX=/usr"]).current_dir(env!("CARGO_MANIFEST_DIR"));
+        make.arg(format!("DESTDIR={}", root.display()))
+            .arg(format!("CARGO_TARGET_DIR={}/target", dir.path().display()));
+        make.env("SOURCE_DATE_EPOCH", DATE).env_remove("MAKEFLAGS").output()
+    };
+    let output = match make("install") {
         Ok(output) => output,
         Err(error) => return println!("SKIP: {test}: make: {error}"),
     };
@@ -140,14 +147,20 @@ fn all_is_installed_where_it_is_looked_for() {
         ("zsh", "zsh/site-functions/_scxprof"),
         ("fish", "fish/vendor_completions.d/scxprof.fish"),
     ];
+    let units = UNITS.map(|unit| Path::new("usr/lib/systemd/system").join(unit));
     let expected: BTreeSet<_> = PAGES
         .iter()
         .map(|name| format!("man/man1/{}", page(name)))
         .chain(completions.iter().map(|(_, file)| (*file).to_owned()))
         .map(|file| Path::new("usr/share").join(file))
+        .chain(units.clone())
         .chain([PathBuf::from("usr/bin/scxprof")])
         .collect();
     assert_eq!(files(&root), expected);
+    for unit in units {
+        let unit = fs::read_to_string(root.join(unit)).unwrap();
+        assert!(unit.contains("\nExecStart=/usr/bin/scxprof ") && !unit.contains("/usr/local"), "{unit}");
+    }
     for (shell, file) in completions {
         let file = root.join("usr/share").join(file);
         assert!(fs::read_to_string(&file).unwrap().contains("min-share"), "{shell}");
@@ -157,4 +170,11 @@ fn all_is_installed_where_it_is_looked_for() {
     }
     let title = fs::read_to_string(root.join("usr/share/man/man1/scxprof.1")).unwrap();
     assert!(title.starts_with(".TH SCXPROF 1 \"2026-11-21\" "), "{title}");
+
+    // Files of others stay.
+    let other = root.join("usr/bin/scxprof-other");
+    fs::write(&other, "").unwrap();
+    let output = make("uninstall").unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(files(&root), BTreeSet::from([PathBuf::from("usr/bin/scxprof-other")]));
 }

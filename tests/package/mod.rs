@@ -1,4 +1,6 @@
-//! What is installed, and the archive for hosts without anything.
+//! What is installed, the archive for hosts without anything, packages, the image, and what would be published as a crate.
 
+mod crates;
 mod dist;
 mod install;
+mod packages;
