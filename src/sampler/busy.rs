@@ -6,17 +6,17 @@ use rustix::thread::{gettid, sched_setaffinity, CpuSet};
 
 use crate::host::priority;
 
-/// Runs `work` on `cpu` until `watch` returns. `watch` gets the thread's id, and whether the thread runs on the requested CPU:
-/// without the right to choose, the scheduler decides.
+/// Runs `work` on `cpu` until `watch` returns. `watch` gets the thread's id, and whether the thread runs on the
+/// requested CPU: without the right to choose the CPU, the scheduler chooses it.
 pub(super) fn beside<T>(cpu: u32, work: fn(&AtomicBool), watch: impl FnOnce(u32, bool) -> T) -> T {
     let stop = AtomicBool::new(false);
     let (told, thread) = crossbeam_channel::bounded(1);
     let like = priority::like_caller();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // On a busy host the event would be tried on the threads of others.
+            // With normal priority, the event would be tried on other threads of a busy host.
             let _raised = like.apply();
-            // The receiver waits for it.
+            // The receiver waits for this message.
             let _ = told.send((gettid().as_raw_pid().cast_unsigned(), pin(cpu)));
             work(&stop);
         });

@@ -14,8 +14,8 @@ use crate::host::limits::sysctl;
 use crate::sample::Source;
 use scxprof_base::arch::Arch;
 
-/// Faults a second and CPU that are sampled, which is every one of most workloads. The kernel does not throttle an event of period 1;
-/// this is its own limit for others (`kernel.perf_event_max_sample_rate` unless it was changed).
+/// Sampled faults per second and CPU, enough to sample every fault of most workloads. The kernel does not throttle an
+/// event of period 1, so this is the kernel's default limit for other events (`kernel.perf_event_max_sample_rate`).
 const MAX_FAULTS: u32 = 100_000;
 
 /// Chooses the events; `batched` is [`Hardware::batched`] unless that does not work here.
@@ -24,7 +24,7 @@ pub(super) fn plan(options: &SamplerOptions, batched: bool) -> Result<Plan, Samp
     let is_here = match options.source {
         Source::Pebs | Source::Ibs => is_x86_64,
         Source::Spe => Arch::HOST == Some(Arch::Arm64),
-        // The recovery knows the instructions of these.
+        // Recovery supports the instruction sets of these architectures only.
         Source::Timer => Arch::HOST.is_some(),
         _ => true,
     };
@@ -91,7 +91,7 @@ pub(super) fn plan(options: &SamplerOptions, batched: bool) -> Result<Plan, Samp
     Ok(plan)
 }
 
-/// Whether the kernel samples so often.
+/// Checks that the kernel allows the requested rate.
 fn check_rate(spec: &EventSpec, options: &SamplerOptions) -> Result<(), SamplerError> {
     let max = sysctl(&options.proc, "perf_event_max_sample_rate");
     match (spec.rate, max) {
@@ -115,7 +115,7 @@ fn without_effect(options: &SamplerOptions) -> Option<String> {
         ("kernel", hardware.kernel && !steers && source != Source::Timer),
         ("rate", matches!(hardware.pace, Pace::Rate(_)) && hardware.pace != default.pace && !steers),
         ("period", matches!(hardware.pace, Pace::Period(_)) && !steers),
-        // One command-line option for both.
+        // One command-line option sets both.
         ("freq", source == Source::Faults && (freq.is_some() || matches!(hardware.pace, Pace::Frequency(_)))),
     ]
     .into_iter()

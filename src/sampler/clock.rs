@@ -1,5 +1,5 @@
-//! Converts times of the scheduler's clock, as in batches of PEBS, and counts, as in records of SPE, to CLOCK_MONOTONIC, as everywhere
-//! else.
+//! Converts times to CLOCK_MONOTONIC: times of the scheduler's clock, as in batched PEBS, and timer counts, as in
+//! records of SPE.
 
 use super::ring::{Ring, TimeConversion};
 use crate::host::clock::monotonic_ns;
@@ -7,7 +7,8 @@ use crate::host::clock::monotonic_ns;
 /// The number of readings; the tightest one is used.
 const READINGS: usize = 5;
 
-/// The offset from the scheduler's clock; it changes as CLOCK_MONOTONIC is slewed, by some us a second.
+/// The offset from the scheduler's clock to CLOCK_MONOTONIC. It changes by some us a second while CLOCK_MONOTONIC is
+/// slewed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Offset(u64);
 
@@ -36,7 +37,7 @@ impl Offset {
     }
 }
 
-/// CLOCK_MONOTONIC at counts of the processor's clock.
+/// Converts counts of the processor's clock to CLOCK_MONOTONIC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CountClock {
     conversion: TimeConversion,
@@ -44,12 +45,12 @@ pub(super) struct CountClock {
 }
 
 impl CountClock {
-    /// By the control page of a ring, as of now; `None` if the kernel gives no conversion.
+    /// The current conversion, from the control page of a ring; `None` if the kernel gives none.
     pub(super) fn now(ring: &Ring) -> Option<Self> {
         Some(Self { conversion: ring.time_conversion()?, offset: Offset::now(ring)? })
     }
 
-    /// One that is never off, for tests.
+    /// A conversion with a fixed offset, for tests.
     #[cfg(test)]
     pub(super) fn exact(conversion: TimeConversion) -> Self {
         Self { conversion, offset: Offset(0) }
@@ -67,7 +68,7 @@ fn tsc() -> Option<u64> {
     Some(unsafe { std::arch::x86_64::_rdtsc() })
 }
 
-/// The generic timer's virtual count, which SPE stamps its records with.
+/// The virtual count of the generic timer, with which SPE stamps its records.
 #[cfg(target_arch = "aarch64")]
 #[allow(clippy::unnecessary_wraps)] // Elsewhere there is none.
 fn tsc() -> Option<u64> {

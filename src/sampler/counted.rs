@@ -38,8 +38,8 @@ impl Counted {
         self.running as f64 / self.enabled as f64
     }
 
-    /// The count, scaled up to the whole time. A task's event does not run while its task is on another CPU, so its times
-    /// cannot be used for that.
+    /// The count, scaled up to the whole time. The times of a task's event cannot be used for scaling, because it does
+    /// not run while its task is on another CPU.
     pub(super) fn scaled(&self, cpu_wide: bool) -> u64 {
         if !cpu_wide || self.running == 0 || self.share() > 1.0 - SHARED {
             return self.value;

@@ -1,4 +1,4 @@
-//! Counts an event, such as cache misses, in a process and all that it makes.
+//! Counts an event, such as cache misses, in a process and its later children.
 
 use std::mem::size_of;
 
@@ -7,7 +7,7 @@ use perf_event_open_sys::bindings as sys;
 use super::open::{Event, EventError, EventScope};
 use scxprof_perf::record::ReadValue;
 
-/// What is counted: a type and number of perf_event_open(2).
+/// An event to count: a type and a config of perf_event_open(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counter {
     /// Its name in perf.
@@ -26,13 +26,13 @@ impl Counter {
     pub const PAGE_FAULTS: Self =
         Self { name: "page-faults", kind: sys::PERF_TYPE_SOFTWARE, config: sys::PERF_COUNT_SW_PAGE_FAULTS as u64 };
 
-    /// Counts in user code of the process and of what it makes from now on, which takes no privilege. Returns what gives the count
-    /// so far: `None` as long as the PMU had no counter for it.
+    /// Starts counting in user code of the process and of the threads and processes that it creates from now on; this
+    /// needs no privilege. Returns a function that reads the count so far: `None` if the PMU had no free counter.
     ///
     /// # Errors
-    /// This host cannot count it: mostly, it has no PMU.
+    /// The host cannot count the event, usually because it has no PMU.
     pub fn start(self, pid: u32) -> Result<impl Fn() -> Option<u64>, EventError> {
-        /// Any CPU, as perf_event_open(2) has it.
+        /// Any CPU (perf_event_open(2)).
         const ANY: u32 = u32::MAX;
         let mut attr = sys::perf_event_attr {
             type_: self.kind,
@@ -49,7 +49,7 @@ impl Counter {
     }
 }
 
-/// The count, in proportion where the event took turns with others.
+/// The count, scaled up if the event was multiplexed.
 fn scaled(read: ReadValue) -> Option<u64> {
     let ReadValue { value, time_enabled, time_running, .. } = read;
     if time_running >= time_enabled {

@@ -1,4 +1,4 @@
-//! The events of each CPU: how they are opened, and into which ring they write.
+//! The events of each CPU: how they are opened, and which ring they write into.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
@@ -24,20 +24,20 @@ use scxprof_perf::tracepoint::{self, SchedDecoder};
 /// The least pages of an AUX area (`arm_spe_pmu_setup_aux()` in drivers/perf/arm_spe_pmu.c).
 const LEAST_AUX: usize = 2;
 
-/// How the events of every CPU are opened; what was negotiated with the kernel is in it.
+/// How the events of every CPU are opened, with the features that the kernel accepted.
 #[derive(Debug)]
 pub(super) struct Recipe {
-    /// What was requested. Its CPUs are those that are sampled.
+    /// The requested options, with the CPUs that are sampled.
     pub(super) options: SamplerOptions,
     /// The times in the rings are those of the scheduler's clock.
     pub(super) batched: bool,
     /// The plan's events.
     pub(super) events: Vec<Planned>,
-    /// How to read those of the scheduler.
+    /// How to decode scheduling events.
     pub(super) sched: Option<Arc<SchedDecoder>>,
     pub(super) features: Features,
     pub(super) side_features: Features,
-    /// Those of the event of call stacks beside memory.
+    /// The features of the event that samples call stacks beside memory.
     pub(super) aside_features: Features,
     pub(super) mmap_pages: usize,
     /// Connects the program that reads the memory around the registers, if there is one.
@@ -46,16 +46,16 @@ pub(super) struct Recipe {
     pub(super) dsqs: Option<Arc<DsqOutputs>>,
 }
 
-/// The events whose rings those of a CPU write into. They may have ended when their CPU went offline, and their rings go on.
+/// The events that own the rings of a CPU. An event may have ended when its CPU went offline; its ring stays in use.
 ///
-/// Events of the scheduler have a ring of their own: when they come too fast, no sample of memory is lost.
+/// Scheduling events have a separate ring, so that a burst of them causes no loss of memory samples.
 #[derive(Debug, Clone)]
 pub(super) struct Owners {
     pub(super) memory: Arc<Event>,
     pub(super) sched: Option<Arc<Event>>,
-    /// Call stacks beside memory have one, too: they are long.
+    /// Call stacks beside memory have a separate ring too, because they are long.
     pub(super) aside: Option<Arc<Event>>,
-    /// Samples in the AUX area so far.
+    /// Number of samples in the AUX area so far.
     pub(super) in_aux: Arc<AtomicU64>,
 }
 
@@ -71,24 +71,24 @@ pub(super) struct CpuEvents {
     pub(super) owners: Owners,
     pub(super) sampling: Vec<Sampling>,
     pub(super) side_band: Vec<Arc<Event>>,
-    /// The events that call the program that reads memory, unless that is a tracepoint.
+    /// The events that call the program that reads memory, unless the program is attached to a tracepoint.
     pub(super) clocks: Vec<Event>,
-    /// When they were enabled, in ns after those of the capture's start.
+    /// When the events were enabled: ns since those of the capture's start were enabled.
     pub(super) since: u64,
 }
 
 /// The rings that the events of a CPU write into.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum RingOf<'a> {
-    /// New ones.
+    /// New rings.
     New,
-    /// Those of events that ended when the CPU went offline.
+    /// The rings of events that ended when the CPU went offline.
     Ended(&'a Owners),
-    /// Those of events that are still open: these are for more tasks.
+    /// The rings of events that are still open; the new events are for additional tasks.
     Open(&'a Owners),
 }
 
-/// What is open so far.
+/// What has been opened so far.
 #[derive(Default)]
 struct Opening {
     owner: Option<Arc<Event>>,
@@ -134,7 +134,7 @@ impl Recipe {
         Ok(())
     }
 
-    /// Opens the events of `cpu` for `watches`, disabled. With [`RingOf::New`] there are rings to read.
+    /// Opens the events of `cpu` for `watches`, disabled. With [`RingOf::New`], returns rings to read.
     pub(super) fn open(
         &self,
         opener: &Opener<'_>,
@@ -152,13 +152,13 @@ impl Recipe {
                 ..Opening::default()
             },
         };
-        // Threads end between listing and opening; it is an error only if all of them have ended.
+        // Threads can end between listing and opening; it is an error only if all of them have ended.
         let several = watches.len() > 1;
         let mut is_watched = false;
         let here = || self.events.iter().enumerate().filter(|(_, event)| event.cpus.contains(&cpu));
         let plans = || here().filter(|(_, event)| !event.is_beside());
         if let (Some(snapshots), RingOf::New | RingOf::Ended(_)) = (&self.snapshots, ring) {
-            // The snapshots of a CPU go to one event, whatever is watched.
+            // All snapshots of a CPU go to one event, whatever is watched.
             if let Some((plan, Planned { spec, .. })) = plans().next() {
                 let (event, layout) = opener.snapshot_output(spec, self.features, self.mmap_pages, snapshots, cpu)?;
                 let event = Arc::new(event);
@@ -181,14 +181,14 @@ impl Recipe {
                 };
                 let event = Arc::new(event);
                 self.give_ring(&mut opening, RingKind::Source, &event, layout)?;
-                // The count of an AUX area goes on where a CPU comes back; that of an event begins anew.
+                // When a CPU comes back, the count of its AUX area continues, while that of the new event begins at 0.
                 let last = spec.aux.map_or(0, |_| opening.in_aux.load(Ordering::Relaxed));
                 opening.sampling.push(Sampling { event, plan, last });
             }
             for (plan, Planned { spec, .. }) in here().filter(|(_, event)| event.is_aside) {
                 let (event, layout) = match opener.sampling(spec, self.aside_features, self.mmap_pages, watch, cpu) {
                     Err(SamplerError::NoSuchTask { .. }) if several => continue,
-                    // Memory is sampled there all the same.
+                    // Without this event, the CPU's memory samples are still taken.
                     Err(SamplerError::NoSuchEvent { .. }) => continue,
                     opened => opened?,
                 };
@@ -196,7 +196,7 @@ impl Recipe {
                 self.give_ring(&mut opening, RingKind::Aside, &event, layout)?;
                 opening.sampling.push(Sampling { event, plan, last: 0 });
             }
-            // On a CPU without an event the tasks are still followed.
+            // The side-band also follows tasks on CPUs without a sampling event.
             let (side, layout) = match opener.side_band(self.side_features, self.mmap_pages, watch, cpu) {
                 Err(SamplerError::NoSuchTask { .. }) if several => continue,
                 opened => opened?,
@@ -206,7 +206,7 @@ impl Recipe {
             opening.side_band.push(side);
             is_watched = true;
         }
-        // They watch the whole CPU, whatever is watched otherwise, so more tasks change nothing.
+        // Scheduling events watch the whole CPU whatever the target, so additional tasks need no further ones.
         if !matches!(ring, RingOf::Open(_)) {
             for (plan, Planned { spec, .. }) in here().filter(|(_, event)| event.spec.is_sched) {
                 let dsqs = self.dsqs.as_deref().filter(|_| spec.name == tracepoint::DSQ);
@@ -234,11 +234,11 @@ impl Recipe {
         }
     }
 
-    /// Enables the events that watch no task, where exec enables those that do.
+    /// Enables the events that watch no task; exec enables the others.
     pub(super) fn enable_at_once(&self, events: &CpuEvents) -> Result<(), SamplerError> {
         let is = |plan: usize, which: fn(&Planned) -> bool| self.events.get(plan).is_some_and(which);
         for sampling in &events.sampling {
-            // Snapshots come from events of tasks.
+            // Events of tasks produce the snapshots.
             let is_of_snapshots = self.snapshots.is_some() && !is(sampling.plan, |event| event.is_aside);
             if is_of_snapshots || is(sampling.plan, |event| event.spec.is_sched) {
                 sampling.event.enable()?;
@@ -247,7 +247,7 @@ impl Recipe {
         Ok(())
     }
 
-    /// Redirects an event into the ring of this kind; the first one becomes its owner.
+    /// Redirects an event into a ring of this kind; the first event becomes the owner of a new ring.
     fn give_ring(
         &self,
         opening: &mut Opening,
@@ -273,20 +273,20 @@ impl Recipe {
         Ok(())
     }
 
-    /// Maps the ring of an event, with the conversion of its times to CLOCK_MONOTONIC.
+    /// Maps the ring of an event, and reads the conversion of its times to CLOCK_MONOTONIC.
     fn map(&self, event: &Event) -> Result<(Ring, Option<Offset>), SamplerError> {
         let ring = event.ring(self.mmap_pages).map_err(|source| self.not_mapped(source))?;
         let offset = if self.batched { Offset::now(&ring) } else { None };
         Ok((ring, offset))
     }
 
-    /// Maps the AUX area of an event, of the size of its ring.
+    /// Maps the AUX area of an event, with the size of its ring.
     fn map_aux(&self, event: &Event, ring: &mut Ring, count: &Arc<AtomicU64>) -> Result<Box<CpuAux>, SamplerError> {
         event.aux_area(ring, self.mmap_pages.max(LEAST_AUX)).map_err(|source| self.not_mapped(source))?;
         let no_clock = || SamplerError::NoCountClock { event: event.name.to_string(), cpu: event.cpu };
         let clock = CountClock::now(ring).ok_or_else(no_clock)?;
         let path = format!("devices/system/cpu/cpu{}/regs/identification/midr_el1", event.cpu);
-        // Without it, a core's own numbers for data sources mean nothing.
+        // Without the MIDR, the data sources that are specific to a core cannot be decoded.
         let midr = std::fs::read_to_string(self.options.sys.join(path)).ok();
         let cores = midr.and_then(|text| midr_in(&text)).map_or(Cores::Other, Cores::of);
         let child = self.options.child_pid_namespace;
@@ -307,7 +307,7 @@ impl Recipe {
         self.events.iter().any(|planned| planned.spec.aux.is_some() && planned.spec.kind == event.attr.type_)
     }
 
-    /// Those of a CPU's events that have AUX areas.
+    /// The events of a CPU that have AUX areas.
     pub(super) fn buffered(&self, events: &CpuEvents) -> Vec<Arc<Event>> {
         let sampling = events.sampling.iter().map(|sampling| &sampling.event);
         sampling.filter(|event| self.has_aux(event)).cloned().collect()
@@ -315,7 +315,8 @@ impl Recipe {
 }
 
 impl CpuEvents {
-    /// Enables all events; the side-band first, so that events of a thread before its first sample are known.
+    /// Enables all events, the side-band first, so that the name and the mappings of a thread are known before its
+    /// first sample.
     pub(super) fn enable(&self) -> Result<(), SamplerError> {
         for event in &self.side_band {
             event.enable()?;
@@ -335,11 +336,11 @@ impl CpuEvents {
         Ok(())
     }
 
-    /// Stops all of them.
+    /// Stops all events.
     pub(super) fn disable(&self) {
         let sampling = self.sampling.iter().map(|sampling| &*sampling.event);
         for event in sampling.chain(self.side_band.iter().map(|event| &**event)).chain(&self.clocks) {
-            // An event that cannot be disabled is gone, so it has stopped.
+            // Disabling fails only if the event is gone, that is, has stopped.
             let _ = event.disable();
         }
     }

@@ -1,4 +1,4 @@
-//! Why no capture began, in messages that say what would help.
+//! Why a capture could not start, with messages that say what would help.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use super::pmu::{NoIbs, NoPebs, NoSpe};
 
 /// The remedy for too few open files.
 pub const NOFILE_HELP: &str = "raise it with `ulimit -Hn`, or sample fewer CPUs with -C";
-/// The same where each thread takes files of its own.
+/// The remedy if each thread needs its own files.
 pub const THREADS_HELP: &str =
     "raise it with `ulimit -Hn`, sample fewer CPUs with -C, or watch their cgroup with --cgroup, which takes as many files for any \
      number of threads";
@@ -28,7 +28,7 @@ pub enum SamplerError {
     /// The dispatch queues of a sched_ext scheduler cannot be observed; a run continues without them.
     #[error("{0}")]
     Dsqs(String),
-    /// Kernel code was to be sampled too, and its registers or its memory cannot be read.
+    /// Kernel code was requested, but its registers or its memory cannot be read.
     #[error("kernel code cannot be sampled here: {0}")]
     Kernel(String),
     /// The kernel denies it.
@@ -69,7 +69,7 @@ pub enum SamplerError {
         /// The limit up to which we may raise it.
         hard: u64,
     },
-    /// The same for threads, each of which takes at least a file on each CPU.
+    /// Too many open files for threads, each of which needs at least one file on each CPU.
     #[error("watching {threads} threads on {cpus} CPUs takes up to {needed} open files and RLIMIT_NOFILE allows {soft} (hard limit {hard}); {THREADS_HELP}")]
     TooManyThreads {
         /// Threads to sample.
@@ -83,7 +83,7 @@ pub enum SamplerError {
         /// The limit up to which we may raise it.
         hard: u64,
     },
-    /// Not even the smallest ring fits.
+    /// Even the smallest ring does not fit.
     #[error("{event}: no locked memory for a ring of one page: kernel.perf_event_mlock_kb is {mlock_kb} KiB a CPU for all of this user's rings, RLIMIT_MEMLOCK {memlock}; {MLOCK_HELP}", event = .source)]
     NoLockedMemory {
         /// The call that failed.
@@ -94,16 +94,16 @@ pub enum SamplerError {
         /// The limit, for display.
         memlock: String,
     },
-    /// The source needs another processor.
+    /// The source needs a processor of another architecture.
     #[error("source {source_name} is for {} only", match *source_name { "timer" => "x86-64 and arm64", "spe" => "arm64", _ => "x86-64" })]
     Architecture {
         /// The source's name.
         source_name: &'static str,
     },
-    /// Kernel code is sampled on one processor only.
+    /// Kernel code can be sampled on one architecture only.
     #[error("source timer samples kernel code on x86-64 only")]
     KernelCode,
-    /// Copies of the stack are unwound on these processors only.
+    /// Stacks can be unwound from copies on these architectures only.
     #[error("--call-graph dwarf is for x86-64 and arm64 only; without it, frame pointers are followed")]
     CopiedStacks,
     /// This host offers no PEBS events.
@@ -115,7 +115,7 @@ pub enum SamplerError {
     /// This host offers no SPE.
     #[error("source spe: {0}")]
     NoSpe(#[from] NoSpe),
-    /// The times of SPE are counts, and the kernel does not say what they are in ns.
+    /// SPE stamps its records with timer counts, and the kernel gives no conversion to ns.
     #[error(
         "{event} on CPU {cpu}: the kernel does not say how the timer's counts convert to times (cap_user_time_zero)"
     )]
@@ -158,7 +158,7 @@ pub enum SamplerError {
         /// How long the PMU counted it, ms: 0 if another user holds the counter.
         running: u64,
     },
-    /// A latency that the hardware cannot compare.
+    /// The hardware cannot compare with this latency.
     #[error("ldlat {asked}: {pmu} can compare with {max} cycles at most")]
     Threshold {
         /// The requested value.
@@ -193,10 +193,10 @@ pub enum SamplerError {
     /// tracefs, which describes the scheduler's events, cannot be read.
     #[error("scheduling events: {0}; it takes root, or the right to read tracefs")]
     Tracefs(#[from] crate::host::tracefs::TracefsError),
-    /// An event of the scheduler has other fields than any that is known.
+    /// A scheduler tracepoint does not have any known set of fields.
     #[error("scheduling events: {0}")]
     Tracepoint(#[from] scxprof_perf::tracepoint::FormatError),
-    /// The kernel numbers the threads of scheduling events as the host does.
+    /// Scheduling events contain the host's thread ids, so our pid namespace must be the host's.
     #[error("scheduling events name threads by the host's numbers, which a pid namespace does not have: start the container with --pid=host")]
     SchedInPidNamespace,
     /// The PMU of the CPU does not have the event of the source `stacks`.
@@ -206,7 +206,7 @@ pub enum SamplerError {
         #[source]
         source: EventError,
     },
-    /// The source `stacks` samples an event of the caller's choice.
+    /// The caller named no event for the source `stacks`.
     #[error("the source \"stacks\" needs an event")]
     NoEvent,
     /// A recording is replayed, not sampled.
@@ -221,7 +221,7 @@ pub enum SamplerError {
         /// The CPU.
         cpu: u32,
     },
-    /// A thread that does not exist, or ended just now.
+    /// A thread that does not exist, or has just ended.
     #[error("no process with pid {pid}")]
     NoSuchTask {
         /// The thread's id.
@@ -281,7 +281,7 @@ impl SamplerError {
         }
     }
 
-    /// True if rights are missing or the machine cannot do it, rather than the request being invalid.
+    /// True if rights are missing or the machine cannot do it; false if the request is invalid.
     #[must_use]
     pub fn is_unsupported(&self) -> bool {
         !matches!(

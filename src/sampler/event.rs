@@ -1,7 +1,7 @@
-//! The names of events, as perf spells them, for the event profiler.
+//! Parses the names of events, in perf's spelling, for the event profiler.
 //!
-//! Hardware, software and cache events are those of include/uapi/linux/perf_event.h; the events of a PMU come from sysfs and
-//! tracepoints from tracefs. There is no table of processors.
+//! Hardware, software and cache events are those of include/uapi/linux/perf_event.h. Events of PMUs come from sysfs,
+//! and tracepoints from tracefs: there is no table of processors.
 
 use perf_event_open_sys::bindings as sys;
 use thiserror::Error;
@@ -12,16 +12,18 @@ use crate::host::tracefs::{Tracefs, TracefsError};
 use crate::host::Roots;
 use crate::sample::batch::UserContext;
 
-/// Samples a second on each CPU, where nothing else is asked for.
+/// Default samples a second on each CPU.
 pub const DEFAULT_FREQ: u64 = 99;
-/// Frames of a call chain, user and kernel, that the kernel records at most (`kernel.perf_event_max_stack` is 127 by default).
+/// The most frames of a call chain, user and kernel each, that the kernel records (the default of
+/// `kernel.perf_event_max_stack`).
 pub const MAX_STACK: u16 = 127;
-/// Bytes that a waiting sample has for its call chain at most: its frames of both modes, marks, and the boxes around them.
+/// The most bytes that the call chain of a queued sample takes: user and kernel frames, context markers, and allocation
+/// overhead.
 pub(crate) const CHAIN_SIZE: usize = (2 * MAX_STACK as usize + 4) * 8 + size_of::<UserContext>();
-/// Names that a message lists.
+/// Most names in a message.
 const LISTED: usize = 8;
 
-/// The name of an event, its other one, and its number.
+/// The name of an event, its alias, and its config.
 pub(super) type Row = (&'static str, &'static str, u32);
 
 /// `PERF_TYPE_HARDWARE`.
@@ -38,7 +40,7 @@ pub(super) const HARDWARE: [Row; 10] = [
     ("ref-cycles", "", sys::PERF_COUNT_HW_REF_CPU_CYCLES),
 ];
 
-/// `PERF_TYPE_SOFTWARE`, in the same way.
+/// `PERF_TYPE_SOFTWARE`.
 pub(super) const SOFTWARE: [Row; 10] = [
     ("cpu-clock", "", sys::PERF_COUNT_SW_CPU_CLOCK),
     ("task-clock", "", sys::PERF_COUNT_SW_TASK_CLOCK),
@@ -52,11 +54,11 @@ pub(super) const SOFTWARE: [Row; 10] = [
     ("cgroup-switches", "", sys::PERF_COUNT_SW_CGROUP_SWITCHES),
 ];
 
-/// `PERF_TYPE_HW_CACHE`: the caches and the operations, by their numbers.
+/// `PERF_TYPE_HW_CACHE`: caches and operations; the index is the kernel's number.
 pub(super) const CACHES: [&str; 7] = ["L1-dcache", "L1-icache", "LLC", "dTLB", "iTLB", "branch", "node"];
 pub(super) const OPERATIONS: [(&str, &str); 3] =
     [("loads", "load-misses"), ("stores", "store-misses"), ("prefetches", "prefetch-misses")];
-/// How else perf calls them (tools/perf/util/evsel.c: `evsel__hw_cache`, `_op`, `_result`), each row by the number.
+/// perf's aliases (tools/perf/util/evsel.c: `evsel__hw_cache`, `_op`, `_result`), in the same order.
 const CACHE_NAMES: [&[&str]; 7] = [
     &["l1-dcache", "l1-d", "l1d", "l1-data"],
     &["l1-icache", "l1-i", "l1i", "l1-instruction"],
@@ -81,7 +83,7 @@ const KINDS: [(&str, Prefix); 6] = [
     ("cache:", Prefix::Hardware),
     ("tracepoint:", Prefix::Tracepoint),
 ];
-/// Letters that the beginning of a name must have to stand for it.
+/// The fewest letters that can abbreviate a name.
 const LEAST: usize = 4;
 
 /// What kind of event a prefix names.
@@ -93,7 +95,7 @@ enum Prefix {
     Tracepoint,
 }
 
-/// An event that cannot be named so.
+/// Why the name of an event is invalid.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum EventNameError {
@@ -102,7 +104,7 @@ pub enum EventNameError {
     Unknown {
         /// The name.
         name: String,
-        /// What there is.
+        /// Names of available events.
         known: String,
     },
     /// The text after the name is none of the modifiers.
@@ -111,10 +113,10 @@ pub enum EventNameError {
          (precision) are known"
     )]
     Modifiers {
-        /// It.
+        /// The text after the name.
         modifiers: String,
     },
-    /// A term has no value that is a number.
+    /// The value of a term is not a number.
     #[error("\"{term}\" of the event is no term: they look like event=0x3c,umask=0x1")]
     Term {
         /// The term.
@@ -128,16 +130,16 @@ pub enum EventNameError {
     Tracefs(#[from] TracefsError),
 }
 
-/// What is sampled, without how often.
+/// An event without its rate.
 struct Named {
     kind: u32,
     config: Config,
-    /// Each one is sampled where no rate is asked for, as perf does.
+    /// Without a rate, each event is sampled, as in perf.
     is_rare: bool,
 }
 
-/// The event that is called `text`, with the call chain of each sample. Without a `rate` it is sampled 99 times a second on each
-/// CPU; of a tracepoint, each hit.
+/// The event with the name `text`, with a call chain in each sample. The default of `rate` is 99 Hz on each CPU; of a
+/// tracepoint, each hit is sampled.
 ///
 /// # Errors
 /// [`EventNameError`].
@@ -174,7 +176,7 @@ pub fn parse(text: &str, rate: Option<Rate>, roots: &Roots) -> Result<EventSpec,
     })
 }
 
-/// The event of CPU time that works on this host: cycles, or the CPU clock where there is no PMU of a CPU.
+/// The event for CPU time that works on this host: cycles, or the CPU clock on hosts without a CPU PMU.
 #[must_use]
 pub fn default_name(roots: &Roots) -> &'static str {
     match pmu::Pmus::read(&roots.sys) {
@@ -183,7 +185,7 @@ pub fn default_name(roots: &Roots) -> &'static str {
     }
 }
 
-/// The name, and the modifiers after it: `cycles:u`, `cpu/event=1/u`, `sched:sched_switch`.
+/// Splits the modifiers off a name: `cycles:u`, `cpu/event=1/u`, `sched:sched_switch`.
 fn split(text: &str) -> (&str, &str) {
     if let Some(end) = text.rfind('/').filter(|end| text.find('/') != Some(*end)) {
         let (name, rest) = text.split_at(end + 1);
@@ -197,12 +199,14 @@ fn split(text: &str) -> (&str, &str) {
     }
 }
 
-/// Hardware and software events have hyphens in perf, and underscores in what others print; case means nothing.
+/// The canonical spelling: lower case, with hyphens. perf uses hyphens in names of hardware and software events, other
+/// tools print underscores.
 fn plain(name: &str) -> String {
     name.replace('_', "-").to_ascii_lowercase()
 }
 
-/// The event of these tables, as the number of its table and its own: by a name of it, or by a beginning that no other one has.
+/// The type and config of the event in these tables that has this name, or the only one with a name that begins like
+/// this.
 fn in_tables(tables: &[(u32, &[Row])], bare: &str) -> Option<(u32, u32)> {
     let names = || tables.iter().flat_map(|(kind, rows)| rows.iter().flat_map(move |row| names_of(*kind, row)));
     if let Some((_, found)) = names().find(|(name, _)| *name == bare) {
@@ -219,7 +223,7 @@ fn in_tables(tables: &[(u32, &[Row])], bare: &str) -> Option<(u32, u32)> {
     }
 }
 
-/// The names of an event, with what they stand for.
+/// The names of an event, each with its config.
 fn names_of(kind: u32, &(its, other, number): &Row) -> impl Iterator<Item = (&'static str, (u32, u32))> {
     [its, other].into_iter().filter(|name| !name.is_empty()).map(move |name| (name, (kind, number)))
 }
@@ -228,7 +232,7 @@ fn find(name: &str, roots: &Roots) -> Result<Named, EventNameError> {
     let prefix = KINDS.iter().find_map(|(text, kind)| Some((*kind, name.strip_prefix(text)?)));
     let (only, bare) = prefix.unwrap_or((Prefix::None, name));
     if let Some((pmu, terms)) = name.strip_suffix('/').and_then(|name| name.split_once('/')) {
-        // perf lists them as events of PMUs without a folder of their own, too.
+        // perf also lists these as events of PMUs without a sysfs directory.
         return match pmu {
             "software" | "hardware" | "tracepoint" if !terms.is_empty() && !terms.contains('=') => {
                 find(&format!("{pmu}:{terms}"), roots)
@@ -267,11 +271,11 @@ fn find(name: &str, roots: &Roots) -> Result<Named, EventNameError> {
     Err(EventNameError::Unknown { name: name.to_owned(), known: known(name, roots) })
 }
 
-/// `PERF_COUNT_HW_CACHE_*`: cache | operation << 8 | result << 16. As perf parses it: a cache, and an operation and a result in any
-/// order, of which one may be missing (loads, and all of them).
+/// Parses a cache event to `PERF_COUNT_HW_CACHE_*`: cache | operation << 8 | result << 16. As in perf: a cache, then
+/// operation and result in any order. The defaults are loads, and accesses (not misses).
 fn cache(name: &str) -> Option<u64> {
     let names = CACHE_NAMES.iter().enumerate().flat_map(|(at, names)| names.iter().map(move |name| (at, *name)));
-    // The longest one that the name begins with: l1-d of l1-dcache.
+    // The longest matching cache name: l1-d for l1-dcache.
     let of_cache = names.filter_map(|(at, cache)| Some((at, cache.len(), name.strip_prefix(cache)?)));
     let (at, _, rest) = of_cache.filter(|(.., rest)| rest.starts_with('-')).max_by_key(|(_, length, _)| *length)?;
     let (mut operation, mut result) = (None, None);
@@ -347,7 +351,7 @@ fn pmus(roots: &Roots) -> String {
     }
 }
 
-/// What there is, the most alike first.
+/// Names of available events, the most similar first.
 fn known(name: &str, roots: &Roots) -> String {
     let tables = HARDWARE.iter().chain(&SOFTWARE).map(|(name, ..)| (*name).to_owned());
     let caches = CACHES.iter().flat_map(|cache| {
@@ -362,7 +366,7 @@ fn known(name: &str, roots: &Roots) -> String {
     )
 }
 
-/// The names that share most of their beginning with `name` first, as many as a message may list.
+/// The names with the longest common prefix with `name`, up to the limit for a message.
 fn listed(name: &str, names: &[&str]) -> String {
     if names.is_empty() {
         return "none".to_owned();

@@ -10,11 +10,11 @@ use crate::host::Roots;
 pub(crate) struct EventList {
     /// The kinds, each with its names.
     pub(crate) events: Vec<(&'static str, Vec<String>)>,
-    /// Why lists are empty.
+    /// Why a list is empty.
     pub(crate) notes: Vec<String>,
 }
 
-/// The events that can be named here. Whether the hardware has each, the kernel says when it is opened.
+/// All events with a known name. Only opening an event shows whether the hardware has it.
 pub(crate) fn list(roots: &Roots) -> EventList {
     let mut notes = Vec::new();
     let names = |rows: &[super::event::Row]| rows.iter().map(|(name, ..)| (*name).to_owned()).collect();

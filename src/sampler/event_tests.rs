@@ -1,4 +1,4 @@
-//! Names of events, on a host with one PMU.
+//! Tests of event names, on a host with one PMU.
 
 use proptest::prelude::*;
 
@@ -31,7 +31,7 @@ fn names_are_those_of_perf() {
         let spec = parse(text, None, &roots).unwrap();
         (spec.kind, spec.config.0[0])
     };
-    // As `perf stat -vv -e` shows type and config.
+    // The expected type and config are those that `perf stat -vv -e` prints.
     for (text, expected) in [
         ("cycles", (0, 0)),
         ("hw:cpu-cycles", (0, 0)),
@@ -46,7 +46,7 @@ fn names_are_those_of_perf() {
         ("dTLB-store-misses", (3, 0x1_0103)),
         ("node-prefetches", (3, 0x206)),
         ("r01c2", (4, 0x1c2)),
-        // As perf and others spell them, too.
+        // Other spellings that perf and other tools accept.
         ("cpu_cycles", (0, 0)),
         ("hardware:cpu_cycles:u", (0, 0)),
         ("Instructions", (0, 1)),
@@ -112,7 +112,7 @@ fn an_unknown_event_says_what_there_is() {
     assert!(said("cycles:pppp").contains("\"pppp\" after the event"));
     assert!(said("hw:cpu-clock").contains("unknown event"));
     assert!(said("sw:cycles").contains("unknown event"));
-    // Several begin so, or it is too short to say which.
+    // Ambiguous or too short.
     for text in [
         "cpu-c",
         "cache",
@@ -127,7 +127,7 @@ fn an_unknown_event_says_what_there_is() {
     }
     assert!(said("").contains("unknown event"));
     assert!(parse("sched:no_such_tracepoint", None, &roots).is_err());
-    // With the prefix it is looked for in the same place.
+    // With a prefix, the name is searched in the same tables.
     let found = |text: &str| match parse(text, None, &roots) {
         Ok(spec) => Ok((spec.kind, spec.config.0[0])),
         Err(error) => Err(error.to_string()),

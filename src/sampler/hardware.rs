@@ -1,4 +1,4 @@
-//! The sources with addresses from the hardware, pebs, ibs and spe: their options, and the resulting events. Pure.
+//! The sources that get addresses from the hardware (pebs, ibs, spe): their options, and the resulting events (pure).
 
 use super::attr::{Aux, EventSpec, Exclude, Feature, Features, Rate};
 use super::error::SamplerError;
@@ -8,7 +8,7 @@ use scxprof_base::cpus::format_cpu_list;
 
 /// The default number of samples a second and CPU.
 pub const DEFAULT_RATE: u32 = 1000;
-/// The default threshold of PEBS in cycles: most hits of the L1 cache are below it.
+/// The default latency threshold of PEBS in cycles: most hits of the L1 cache are faster.
 pub const DEFAULT_LDLAT: u32 = 10;
 
 /// How often a hardware event samples.
@@ -19,7 +19,7 @@ pub enum Pace {
     Rate(u32),
     /// Once every N events.
     Period(u64),
-    /// This many times a second and CPU, as well as the kernel can adjust each event's period.
+    /// This many samples a second and CPU, approximately: the kernel adjusts each event's period.
     Frequency(u32),
 }
 
@@ -29,12 +29,12 @@ pub enum Pace {
 pub struct Hardware {
     /// How often they sample.
     pub pace: Pace,
-    /// The least latency of a load in cycles, with spe of a store too; `None` for the source's default: 10 for pebs, none for ibs and
-    /// spe.
+    /// The least latency in cycles, of a load, with spe also of a store; `None` for the source's default: 10 for pebs,
+    /// none for ibs and spe.
     pub ldlat: Option<u32>,
     /// pebs also samples stores.
     pub stores: bool,
-    /// Also accesses of kernel code; of the source timer too.
+    /// Also samples accesses of kernel code; applies to the source timer too.
     pub kernel: bool,
     /// pebs omits the fields that would cost an interrupt for each sample.
     pub batched: bool,
@@ -51,31 +51,33 @@ impl Default for Hardware {
 const PRECISE: u8 = 2;
 /// The initial period: some 1,000 samples on a core that often waits for memory.
 const FIRST_PERIOD_PEBS: u64 = 100_003;
-/// The same for ops: some 4,000 a second at 4 ops a cycle, until the first adjustment.
+/// The initial period in ops: some 4,000 samples a second at 4 ops a cycle, until the first adjustment.
 const FIRST_PERIOD_IBS: u64 = 1 << 20;
 /// The shortest adjusted period, so that a CPU that wakes up does not get too many interrupts before the next adjustment.
 const MIN_PERIOD_PEBS: u64 = 1_009;
-/// The same for ops.
+/// The shortest adjusted period in ops.
 const MIN_PERIOD_IBS: u64 = 1 << 14;
-/// The least period that every kernel accepts for IBS (arch/x86/events/amd/ibs.c).
+/// The shortest period that every kernel accepts for IBS (arch/x86/events/amd/ibs.c).
 const LEAST_PERIOD_IBS: u64 = 0x90;
 /// Periods of IBS must be a multiple of this: the counter lacks the lower bits.
 const MULTIPLE_IBS: u64 = 16;
 
 /// The shortest adjusted period of SPE, operations.
 const MIN_PERIOD_SPE: u64 = 1 << 14;
-/// Periods of SPE are multiples of this, and at most so long: the bits of `PMSIRR_EL1.INTERVAL` (drivers/perf/arm_spe_pmu.c).
+/// Periods of SPE are multiples of this, and have an upper limit: the bits of `PMSIRR_EL1.INTERVAL`
+/// (drivers/perf/arm_spe_pmu.c).
 const MULTIPLE_SPE: u64 = 256;
 pub(super) const MAX_PERIOD_SPE: u64 = 0xffff_ff00;
 
-/// The features that samples can use; kernel code only on request.
+/// The features that samples can use; kernel code only if requested.
 fn wants(hardware: &Hardware) -> Features {
     let mut wants = Features::all();
     if !hardware.kernel {
         wants = wants.less(Feature::Kernel);
     }
     if hardware.batched {
-        // With either of them PEBS takes an interrupt for each sample (LARGE_PEBS_FLAGS in arch/x86/events/perf_event.h).
+        // Either of these fields makes PEBS take an interrupt for each sample (LARGE_PEBS_FLAGS in
+        // arch/x86/events/perf_event.h).
         wants = wants.less(Feature::Cgroup).less(Feature::DataPageSize);
     }
     wants
@@ -84,8 +86,8 @@ fn wants(hardware: &Hardware) -> Features {
 /// The PEBS events for `cpus`.
 ///
 /// # Errors
-/// [`SamplerError::Threshold`] for a latency that the hardware cannot compare, [`SamplerError::NoEventThere`] if none of the
-/// CPUs belongs to a PMU with the events.
+/// [`SamplerError::Threshold`] for a latency with which the hardware cannot compare, [`SamplerError::NoEventThere`] if
+/// none of the CPUs belongs to a PMU with the events.
 pub fn pebs(pebs: &Pebs, hardware: &Hardware, cpus: &[u32]) -> Result<Plan, SamplerError> {
     let ldlat = hardware.ldlat.unwrap_or(DEFAULT_LDLAT);
     let mut plan = Plan {
@@ -190,7 +192,7 @@ pub fn ibs(ibs: &Ibs, hardware: &Hardware, cpus: &[u32]) -> Plan {
         is_sched: false,
         context: None,
         aux: None,
-        // It takes an interrupt for each sample anyway: omitting fields gains nothing.
+        // IBS takes an interrupt for each sample in any case, so omitting fields gains nothing.
         wants: wants(&Hardware { batched: false, ..hardware.clone() }),
     };
     let event = Planned {
@@ -265,7 +267,7 @@ pub fn spe(pmus: &[SpePmu], hardware: &Hardware, cpus: &[u32]) -> Result<Plan, S
             is_sched: false,
             context: None,
             aux: Some(Aux { pa_enable: pmu.pa_enable }),
-            // The records of SPE have neither.
+            // Records of SPE contain neither field.
             wants: wants(&Hardware { batched: true, ..hardware.clone() }),
         };
         let steer = steer(pace, MIN_PERIOD_SPE.max(pmu.min_interval), MULTIPLE_SPE);
@@ -275,7 +277,7 @@ pub fn spe(pmus: &[SpePmu], hardware: &Hardware, cpus: &[u32]) -> Result<Plan, S
     Ok(plan)
 }
 
-/// Notes the CPUs that no event of the plan samples.
+/// Adds a note on CPUs that no event of the plan samples.
 fn check_cpus(plan: &mut Plan, cpus: &[u32], what: &str) -> Result<(), SamplerError> {
     let left: Vec<u32> =
         cpus.iter().copied().filter(|cpu| plan.events.iter().all(|event| !event.cpus.contains(cpu))).collect();

@@ -1,4 +1,4 @@
-//! What is known of CPUs that go offline and come online during a capture (pure).
+//! Tracks CPUs that go offline and come online during a capture (pure).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -7,23 +7,23 @@ use scxprof_base::cpus::format_cpu_list;
 
 /// The CPUs to sample. All times are since the start of the capture.
 ///
-/// The events of a CPU that goes offline are gone for good (`perf_event_exit_cpu_context()` in kernel/events/core.c), so they are
-/// opened again when it comes back.
+/// When a CPU goes offline, its events end for good (`perf_event_exit_cpu_context()` in kernel/events/core.c), so they
+/// are opened again when it comes back.
 #[derive(Debug)]
 pub(super) struct Hotplug {
     cpus: BTreeMap<u32, Seen>,
-    /// CPUs that are not among them are sampled when they come online.
+    /// CPUs that are not in the map are sampled when they come online.
     all: bool,
 }
 
 #[derive(Debug)]
 struct Seen {
     state: CpuState,
-    /// It was sampled before.
+    /// The CPU was sampled before.
     is_known: bool,
-    /// It was sampled from the start.
+    /// The CPU was sampled from the start.
     from_start: bool,
-    /// How often it was offline, as far as that is over, and for how long.
+    /// Number and total duration of its past offline periods.
     times: u32,
     offline: Duration,
 }
@@ -31,14 +31,14 @@ struct Seen {
 #[derive(Debug, PartialEq, Eq)]
 enum CpuState {
     Sampled,
-    /// Since then.
+    /// Offline since this time.
     Offline(Duration),
-    /// It is online, and its events cannot be opened.
+    /// Online, but its events cannot be opened.
     Failed(String),
 }
 
 impl Hotplug {
-    /// `sampled` are open, of those that were `asked` for.
+    /// `sampled` are the CPUs with open events, `asked` those that were requested.
     pub(super) fn new(sampled: &[u32], asked: &[u32], all: bool) -> Self {
         let seen = |cpu: &u32| {
             let from_start = sampled.contains(cpu);
@@ -48,7 +48,7 @@ impl Hotplug {
         Self { cpus: asked.iter().map(seen).collect(), all }
     }
 
-    /// Takes the CPUs that are online now; returns those whose events should be opened.
+    /// Takes the set of online CPUs; returns those whose events should be opened.
     pub(super) fn saw(&mut self, online: &BTreeSet<u32>, now: Duration) -> Vec<u32> {
         if self.all {
             for &cpu in online {
@@ -73,19 +73,19 @@ impl Hotplug {
         due
     }
 
-    /// True if its events are open and have not ended as far as is known.
+    /// True if the events of the CPU are open and, as far as known, have not ended.
     pub(super) fn is_sampled(&self, cpu: u32) -> bool {
         self.cpus.get(&cpu).is_some_and(|seen| seen.state == CpuState::Sampled)
     }
 
-    /// Its events have ended since `since`, when they still counted.
+    /// The events of the CPU have ended at some time after `since`, when they still counted.
     pub(super) fn ended(&mut self, cpu: u32, since: Duration) {
         if let Some(seen) = self.cpus.get_mut(&cpu).filter(|seen| seen.state == CpuState::Sampled) {
             seen.state = CpuState::Offline(since);
         }
     }
 
-    /// Its events are open.
+    /// The events of the CPU are open.
     pub(super) fn opened(&mut self, cpu: u32, now: Duration) {
         let Some(seen) = self.cpus.get_mut(&cpu) else { return };
         if let (CpuState::Offline(since), true) = (&seen.state, seen.is_known) {
@@ -95,14 +95,14 @@ impl Hotplug {
         (seen.state, seen.is_known) = (CpuState::Sampled, true);
     }
 
-    /// Its events cannot be opened; that is tried again when it next comes online.
+    /// The events of the CPU cannot be opened; this is tried again when it next comes online.
     pub(super) fn failed(&mut self, cpu: u32, why: String) {
         if let Some(seen) = self.cpus.get_mut(&cpu) {
             seen.state = CpuState::Failed(why);
         }
     }
 
-    /// What happened, one sentence for all CPUs with the same fate.
+    /// What happened, one sentence for all CPUs with the same history.
     pub(super) fn sentences(&self) -> Vec<String> {
         let mut by_fate: BTreeMap<String, Vec<u32>> = BTreeMap::new();
         for (&cpu, seen) in &self.cpus {
@@ -117,14 +117,14 @@ impl Hotplug {
 }
 
 impl Seen {
-    /// `None` if it was sampled all the time.
+    /// `None` if the CPU was sampled all the time.
     fn fate(&self) -> Option<String> {
         let seconds = self.offline.as_secs_f64();
         match (&self.state, self.times) {
             (CpuState::Failed(why), _) => {
                 Some(format!("came online during the capture and was not sampled from then on: {why}"))
             }
-            // It came online only to go at once.
+            // The CPU came online and went offline again at once.
             (CpuState::Offline(_), _) if !self.is_known => None,
             (CpuState::Offline(_), _) => Some("went offline during the capture: not sampled since".to_owned()),
             (CpuState::Sampled, 0) => {
@@ -160,7 +160,7 @@ mod tests {
         assert!(hotplug.is_sampled(0) && !hotplug.is_sampled(1));
         assert_eq!(hotplug.saw(&set(&[0, 1, 5]), at(22)), [1, 5]);
         hotplug.opened(1, at(22));
-        // The event is gone again before it was open.
+        // The CPU goes offline again before the event is open.
         assert_eq!(hotplug.saw(&set(&[0, 1, 5]), at(24)), [5], "until it is open");
         hotplug.opened(5, at(24));
         assert_eq!(hotplug.saw(&set(&[0, 1, 5]), at(26)), [0; 0]);

@@ -1,4 +1,4 @@
-//! Turns recorded records into batches, with the code of the workers.
+//! Turns recorded records into batches, by the code of the workers.
 
 use super::loss::Loss;
 use super::plan::AddressFrom;
@@ -8,20 +8,20 @@ use crate::sample::RawSample;
 use scxprof_perf::record::Layout;
 use scxprof_perf::tracepoint::SchedDecoder;
 
-/// Replaces a worker if the records come from a file.
+/// Takes the place of a worker for records from a file.
 #[derive(Debug)]
 pub struct Intake {
     sink: BatchSink,
 }
 
 impl Intake {
-    /// For records with samples to be read by `address_from`.
+    /// For records whose samples are read by `address_from`.
     #[must_use]
     pub fn new(identity: Identity, address_from: AddressFrom) -> Self {
         Self { sink: BatchSink::new(0, None, identity, address_from) }
     }
 
-    /// One that sends what it read, as the worker of a ring does.
+    /// An intake that sends its batches, like the worker of a ring.
     #[cfg(test)]
     pub(crate) fn of_ring(
         identity: Identity,
@@ -46,29 +46,29 @@ impl Intake {
         self.sink.take(record, layout);
     }
 
-    /// Takes one record of an event of the scheduler.
+    /// Takes one record of a scheduling event.
     pub fn take_sched(&mut self, record: &[u8], layout: &Layout, decoder: &SchedDecoder) {
         self.sink.take_sched(record, layout, decoder);
     }
 
-    /// Takes a sample that is in no record of its own.
+    /// Takes a sample that has no record, such as one from AUX data.
     pub fn push(&mut self, raw: RawSample) {
         self.sink.loss.samples += 1;
         self.sink.newest = self.sink.newest.max(raw.time);
         self.sink.batch.samples.push(PendingSample { raw, context: None });
     }
 
-    /// There was a record of this time that neither is a sample nor changes names.
+    /// Advances the time for a record that contains neither a sample nor side-band.
     pub fn saw(&mut self, time: u64) {
         self.sink.newest = self.sink.newest.max(time);
     }
 
-    /// The counts, for what is left out of such samples.
+    /// The counts, to add samples that the caller leaves out.
     pub fn loss_mut(&mut self) -> &mut Loss {
         &mut self.sink.loss
     }
 
-    /// What was taken since the batch was last emptied.
+    /// The contents since the batch was last taken.
     pub fn batch(&mut self) -> &mut Batch {
         &mut self.sink.batch
     }
@@ -79,14 +79,14 @@ impl Intake {
         self.sink.newest
     }
 
-    /// The number of records so far with fields that contradict their size.
+    /// The number of records so far whose fields contradict their size.
     #[must_use]
     pub fn malformed(&self) -> u64 {
         self.sink.loss.malformed
     }
 
-    /// The counts so far. If the events themselves report how many samples they lost, that number is used: a record of loss is
-    /// written only when there is room again, and also counts lost records other than samples.
+    /// The counts so far. If the events report their lost samples, that number is used. LOST records are less exact:
+    /// the kernel writes one only when there is room again, and it also counts lost records that are no samples.
     #[must_use]
     pub fn loss(&self) -> Loss {
         let mut loss = self.sink.loss;

@@ -1,4 +1,4 @@
-//! The open events of a running capture, and those of CPUs that come online meanwhile.
+//! The open events of a running capture, including those of CPUs that come online during it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -20,10 +20,10 @@ use super::worker::{CpuRing, Inbox, Joining};
 use crate::host::clock::boottime_ns;
 use crate::host::{tasks, Roots};
 
-/// How often the threads of the target are listed again while their events are opened.
+/// How often the target's threads are listed again while their events are opened.
 const TRIES: usize = 5;
 
-/// The events. The thread that watches CPUs opens more of them; whoever ends the capture closes them.
+/// The events. The thread that watches CPUs opens further ones; the thread that ends the capture closes them.
 #[derive(Debug)]
 pub(super) struct Live {
     pub(super) recipe: Recipe,
@@ -33,7 +33,7 @@ pub(super) struct Live {
     tee: Option<Arc<dyn Tee>>,
     ids: Ids,
     begin: Instant,
-    /// The threads that were watched from the start, and when their events were open, CLOCK_BOOTTIME in ns.
+    /// The threads that were watched from the start, and when their events were open (CLOCK_BOOTTIME in ns).
     tids: Vec<u32>,
     opened: u64,
     is_stopped: bool,
@@ -46,33 +46,33 @@ pub(super) struct Reader {
     pub(super) cpus: Vec<u32>,
 }
 
-/// Counts of events that were closed.
+/// Counts of closed events.
 #[derive(Debug, Default)]
 pub(super) struct Ended {
-    /// By the plan's events.
+    /// Indexed by the plan's events.
     counted: Vec<Counted>,
-    /// Lost samples, by the plan's events.
+    /// Lost samples, indexed by the plan's events.
     lost: Vec<u64>,
     /// Lost records of the side-band.
     side_band: u64,
 }
 
-/// The ids under which a recording knows the events: one of each kind.
+/// The ids by which a recording identifies the events: one for each kind.
 #[derive(Debug, Default)]
 struct Ids {
-    /// By the plan's events.
+    /// Indexed by the plan's events.
     sampling: Vec<Option<u64>>,
     side_band: Option<u64>,
 }
 
 /// Locks the events.
 pub(super) fn lock(live: &Mutex<Live>) -> MutexGuard<'_, Live> {
-    // A panic elsewhere leaves at worst a CPU without its events, which is noted as offline.
+    // At worst, a panic elsewhere leaves a CPU without events, which a note reports as offline.
     live.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Live {
-    /// For events that are open and not yet enabled.
+    /// Takes events that are open and not yet enabled.
     ///
     /// # Errors
     /// The errno of the ioctl that returns an event's id.
@@ -102,7 +102,7 @@ impl Live {
         Ok(Self { recipe, cpus, ended, workers, tee, ids, begin, tids, opened, is_stopped: false })
     }
 
-    /// Stops all events; none is opened any more.
+    /// Stops all events, and prevents that more are opened.
     pub(super) fn stop(&mut self) {
         self.is_stopped = true;
         self.cpus.values().for_each(CpuEvents::disable);
@@ -134,12 +134,12 @@ impl Live {
         owners.map(|owners| owners.in_aux.load(Ordering::Relaxed)).sum()
     }
 
-    /// Events of a plan that are pinned, and have no counter.
+    /// The number of pinned events of a plan without a counter.
     pub(super) fn refused(&self, plan: usize) -> usize {
         self.sampling().filter(|sampling| sampling.plan == plan && sampling.event.is_refused()).count()
     }
 
-    /// Lost samples by the ids that a recording knows.
+    /// Lost samples by the ids that the recording uses.
     pub(super) fn lost(&self) -> Vec<(u64, u64)> {
         let ended = self.ids.sampling.iter().zip(&self.ended.lost);
         let ended = ended.filter(|(_, &lost)| lost > 0).filter_map(|(id, &lost)| Some(((*id)?, lost)));
@@ -157,29 +157,30 @@ impl Live {
         open.filter_map(|event| event.read().ok()).map(|value| value.lost).sum::<u64>() + self.ended.side_band
     }
 
-    /// For how long the events that end with the CPU were enabled, in ns; `None` if there are none, or they are not enabled all
-    /// the time.
+    /// How long the events that end with the CPU have been enabled, in ns; `None` if there are none, or if they are not
+    /// enabled all the time.
     pub(super) fn enabled(&self, cpu: u32) -> Option<u64> {
         let events = self.cpus.get(&cpu)?;
         let event = match self.recipe.target() {
             TargetKind::System => events.side_band.first()?,
-            // The events of snapshots watch the whole CPU whatever the target; a cgroup's are enabled while it is on the CPU.
+            // The events of snapshots watch the whole CPU whatever the target. The events of a cgroup are enabled only
+            // while it is on the CPU.
             _ if self.recipe.snapshots.is_some() => &events.sampling.first()?.event,
             _ => return None,
         };
         Some(event.read().ok()?.time_enabled)
     }
 
-    /// The same with the time before they were opened, for each CPU.
+    /// For each CPU, this duration plus the time before its events were opened.
     pub(super) fn enabled_until(&self) -> Vec<(u32, u64)> {
         let until = |(&cpu, events): (&u32, &CpuEvents)| Some((cpu, self.enabled(cpu)?.saturating_add(events.since)));
         self.cpus.iter().filter_map(until).collect()
     }
 
-    /// Opens and enables the events of a CPU that has come online; false after the capture's end.
+    /// Opens and enables the events of a CPU that has come online; false after the end of the capture.
     ///
     /// # Errors
-    /// [`SamplerError`], with the CPU as it was.
+    /// [`SamplerError`]; the events of the CPU are then unchanged.
     pub(super) fn open(&mut self, cpu: u32) -> Result<bool, SamplerError> {
         if self.is_stopped {
             return Ok(false);
@@ -195,9 +196,10 @@ impl Live {
         Ok(true)
     }
 
-    /// Replaces what ended when the CPU went offline. Its ring goes on, so what is still in it is read in its order.
+    /// Replaces the events that ended when the CPU went offline. Its ring stays in use, so the remaining records are
+    /// read in order.
     fn open_again(&mut self, cpu: u32, mut events: CpuEvents) -> (CpuEvents, Result<(), SamplerError>) {
-        // Events of tasks stay with the tasks.
+        // Events that watch tasks end with the tasks, not with the CPU.
         let of_tasks = matches!(self.recipe.target(), TargetKind::Tasks { .. });
         let opener = Opener::new(&self.recipe.options, self.recipe.batched);
         let watches = if of_tasks { Vec::new() } else { opener.watches() };
@@ -208,7 +210,7 @@ impl Live {
         if let Err(error) = self.begin(&new, Vec::new()) {
             return (events, Err(error));
         }
-        // Events of tasks go on; those that watch the CPU ended with it: of the scheduler, and of snapshots.
+        // Only the events that watch the CPU ended with it: scheduling events and snapshots.
         let has_snapshots = self.recipe.snapshots.is_some();
         let is_of_tasks = |event: &Planned| if has_snapshots { event.is_aside } else { !event.spec.is_sched };
         let goes_on = |plan: usize| of_tasks && self.recipe.events.get(plan).is_some_and(is_of_tasks);
@@ -235,7 +237,7 @@ impl Live {
         self.list_tasks(&mut known);
         let opener = Opener::new(&self.recipe.options, self.recipe.batched);
         let (mut events, rings) = self.recipe.open(&opener, &opener.watches(), cpu, RingOf::New)?;
-        // What threads with an event make later inherits it.
+        // Threads and processes that a watched thread creates from now on inherit its events.
         for _ in 0..TRIES {
             if !self.list_tasks(&mut known) {
                 break;
@@ -251,7 +253,7 @@ impl Live {
         Ok(())
     }
 
-    /// Lets the recording and a worker know of events that are open, then enables them.
+    /// Announces the new events to the recording and to a worker, then enables them.
     fn begin(&mut self, new: &CpuEvents, rings: Vec<CpuRing>) -> Result<(), SamplerError> {
         let wake = self.waking(new);
         let Some(cpu) = wake.first().map(|event| event.cpu) else { return Ok(()) };
@@ -275,13 +277,13 @@ impl Live {
             worker.inbox.put(Joining { cpu, rings, wake, buffered });
         }
         if self.recipe.target() == (TargetKind::Tasks { enable_on_exec: true }) && !self.has_begun() {
-            // Exec enables the others.
+            // Exec enables the other events.
             return self.recipe.enable_at_once(new);
         }
         new.enable()
     }
 
-    /// The events that wake the reader of their rings: one for each ring.
+    /// The events whose file descriptors wake the reader: one for each ring.
     fn waking(&self, new: &CpuEvents) -> Vec<Arc<Event>> {
         let first = |which: fn(&Planned) -> bool| {
             let is = |sampling: &&Sampling| self.recipe.events.get(sampling.plan).is_some_and(which);
@@ -292,18 +294,18 @@ impl Live {
         memory.or(new.side_band.first()).into_iter().chain(beside.into_iter().flatten()).cloned().collect()
     }
 
-    /// The task has called exec, which enabled its events.
+    /// True if the task has called exec, which enabled its events.
     fn has_begun(&self) -> bool {
         let mut side_band = self.cpus.values().flat_map(|cpu| &cpu.side_band);
         side_band.any(|event| event.read().is_ok_and(|value| value.time_enabled > 0))
     }
 
-    /// Makes the threads of the target that are not `known` the ones to watch; false if there are none. A process whose parent
-    /// has ended is not found.
+    /// Replaces the list of threads to watch by those threads of the target that are not `known`; false if there are
+    /// none. A process is not found if its parent has ended.
     fn list_tasks(&mut self, known: &mut FxHashSet<u32>) -> bool {
         let Target::Tasks { tids, .. } = &mut self.recipe.options.target else { return false };
         let roots = Roots { proc: self.recipe.options.proc.clone(), ..Roots::default() };
-        // The number may be another thread's by now.
+        // The id may belong to another thread since then.
         self.tids.retain(|&tid| tasks::began(&roots, tid, tid).is_some_and(|began| began <= self.opened));
         let processes = tasks::with_descendants(&roots, &self.tids);
         let threads = processes.iter().flat_map(|&pid| tasks::of_process(&roots, pid)).map(|task| task.tid);
@@ -314,7 +316,7 @@ impl Live {
 
 impl Ended {
     fn add(&mut self, event: &Event, plan: usize) {
-        // One that ended with its CPU cannot be disabled, nor need it.
+        // Disabling fails only for an event that ended with its CPU.
         let _ = event.disable();
         let Ok(value) = event.read() else { return };
         if let (Some(counted), Some(lost)) = (self.counted.get_mut(plan), self.lost.get_mut(plan)) {

@@ -20,42 +20,43 @@ pub struct Loss {
     pub hardware: u64,
     /// Samples that we dropped because the session was too slow.
     pub channel_full: u64,
-    /// Records with fields that contradict their size; of a text, lines that are no samples.
+    /// Records whose fields contradict their size; of a text, lines that are not samples.
     pub malformed: u64,
-    /// Rings given up because of an impossible header.
+    /// Rings that were given up because of an invalid header.
     pub corrupt_rings: u64,
-    /// Threads that read rings and died of a bug: the later samples of their CPUs are lost, and counted only if they found the
-    /// rings full.
+    /// Threads that read rings and died of a bug. The later samples of their CPUs are lost; they are counted only if
+    /// the rings were full.
     pub dead_workers: u64,
-    /// Samples that these threads had read and not passed on.
+    /// Samples that these threads had read but not passed on.
     pub abandoned: u64,
-    /// Names, forks, mappings and cgroups lost because a ring was full; procfs was read again after each.
+    /// Names, forks, mappings and cgroups lost because a ring was full. After each such loss, procfs was read again.
     pub side_band: u64,
-    /// How often samples were lost because an AUX area was full, or cut; the kernel does not count them (`PERF_AUX_FLAG_TRUNCATED`,
-    /// `PERF_AUX_FLAG_PARTIAL`).
+    /// How often samples were lost because an AUX area was full or data was cut; the kernel does not count these
+    /// samples (`PERF_AUX_FLAG_TRUNCATED`, `PERF_AUX_FLAG_PARTIAL`).
     #[serde(skip_serializing_if = "is_zero")]
     pub aux_lost: u64,
-    /// Pieces of AUX data in which samples collided, so that one of them was dropped (`PERF_AUX_FLAG_COLLISION`).
+    /// Pieces of AUX data in which samples collided, so that the hardware dropped one of them
+    /// (`PERF_AUX_FLAG_COLLISION`).
     #[serde(skip_serializing_if = "is_zero")]
     pub aux_collided: u64,
-    /// Bytes of AUX data that are no packets.
+    /// Bytes of AUX data that are not valid packets.
     #[serde(skip_serializing_if = "is_zero")]
     pub aux_bad_bytes: u64,
     /// How often the kernel throttled an event.
     pub throttled: u64,
-    /// Events that the kernel counted without a sample, and without reporting a loss; known only if every event should be a
-    /// sample. Observed on one build of Linux 6.18: the ticks of idle CPUs except the first, also with perf's own events, and a
-    /// few page faults in a million. Debian's Linux 7.2 gives a sample of each tick.
+    /// Events that the kernel counted without writing a sample or reporting a loss; known only if every event should
+    /// give a sample. Observed on one build of Linux 6.18, also with perf's own events: all ticks of an idle CPU but
+    /// the first, and a few page faults in a million. Debian's Linux 7.2 writes a sample for each tick.
     pub unsampled: u64,
     /// Samples left out because they were our own.
     pub own: u64,
-    /// Samples left out because they were of another scxprof; `samples` has them.
+    /// Samples left out because they were of another scxprof process; `samples` includes them.
     pub profilers: u64,
     /// Samples left out because the CPU was idle.
     pub idle: u64,
-    /// Samples of kernel code, which were not requested, or of kernel threads.
+    /// Samples of kernel threads, or of kernel code that was not requested.
     pub in_kernel: u64,
-    /// Samples of interrupts and softirqs, which run in whichever thread they meet.
+    /// Samples of interrupts and softirqs, which run in an arbitrary thread.
     pub in_interrupt: u64,
     /// Samples of ops that do not access memory.
     pub no_memory_op: u64,
@@ -75,36 +76,36 @@ pub struct Loss {
     pub no_user_address: u64,
     /// Samples that came too late to be sorted by time; they are used anyway.
     pub late: u64,
-    /// Names, forks, mappings and cgroups that came after later samples had been named; they apply from then on.
+    /// Names, forks, mappings and cgroups that arrived after later samples had been named; they apply from then on.
     pub late_side_band: u64,
-    /// Samples in classes beyond the bound of the tally; they count only for their cell.
+    /// Samples of classes beyond the bound of the tally; they count only for their cell.
     pub evicted: u64,
-    /// Events of the scheduler.
+    /// Counts of scheduling events.
     #[serde(skip_serializing_if = "SchedLoss::is_empty")]
     pub sched: SchedLoss,
 }
 
-/// Counts of the scheduler's events that were read and lost.
+/// Counts of scheduling events that were read and lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct SchedLoss {
     /// Events read.
     pub events: u64,
-    /// Those of them that are of `sched_stat_runtime`.
+    /// Of these, events of `sched_stat_runtime`.
     pub of_runtime: u64,
-    /// Those of them that are of dispatch queues.
+    /// Of these, events of dispatch queues.
     pub of_dsq: u64,
     /// Events lost because a ring was full.
     pub ring_full: u64,
     /// Events that we dropped because the session was too slow.
     pub dropped: u64,
-    /// Records that are no event, or shorter than their fields.
+    /// Records that are not events, or are shorter than their fields.
     pub malformed: u64,
     /// Events that came too late to be sorted by time; they are used anyway.
     pub late: u64,
-    /// Events that the kernel counted without a sample, and without reporting a loss. Observed on one build of Linux 6.18, where an
-    /// idle CPU gives a sample only once a tick, to perf too; Debian's Linux 7.2 gives all.
+    /// Events that the kernel counted without writing a sample or reporting a loss. Observed on one build of Linux
+    /// 6.18, where an idle CPU gives only one sample a tick, to perf too; Debian's Linux 7.2 writes all of them.
     pub unsampled: u64,
 }
 
@@ -114,7 +115,7 @@ fn is_zero(count: &u64) -> bool {
 }
 
 impl SchedLoss {
-    /// Events that were read, or could not be.
+    /// Events that were read or lost in a ring.
     pub(crate) fn seen(&self) -> u64 {
         self.events.saturating_add(self.ring_full).saturating_add(self.malformed)
     }
@@ -123,7 +124,7 @@ impl SchedLoss {
         *self == Self::default()
     }
 
-    /// Events that happened and were not used.
+    /// Events that occurred and were not used.
     #[must_use]
     pub fn lost(&self) -> u64 {
         [self.ring_full, self.dropped, self.malformed, self.unsampled].into_iter().fold(0, u64::saturating_add)
@@ -132,7 +133,7 @@ impl SchedLoss {
     /// [`SchedLoss::lost`] in percent of all events; 0 if there were none.
     #[must_use]
     pub fn percent(&self) -> f64 {
-        // What was dropped had been read.
+        // Dropped events had been read.
         let all = self.seen().saturating_add(self.unsampled);
         if all == 0 {
             return 0.0;
@@ -159,7 +160,7 @@ impl Loss {
         since
     }
 
-    /// All counts: as many as fit.
+    /// All counts, as an array of the size of the struct.
     fn counts(&mut self) -> [&mut u64; size_of::<Loss>() / size_of::<u64>()] {
         [
             &mut self.samples,
@@ -203,7 +204,7 @@ impl Loss {
         ]
     }
 
-    /// Each count by its name.
+    /// Each count, by its name.
     pub(crate) fn by_stage(&self) -> BTreeMap<String, u64> {
         let mut value = serde_json::to_value(self).unwrap_or_default();
         let sched = value.as_object_mut().and_then(|counts| counts.remove("sched"));
@@ -215,7 +216,7 @@ impl Loss {
         serde_json::from_value(value).unwrap_or_default()
     }
 
-    /// Samples that were read from the rings, or could not be.
+    /// Samples that were read, or lost before they could be read.
     pub(crate) fn seen(&self) -> u64 {
         let Self { own, idle, in_kernel, in_interrupt, outside_pid_namespace, exiting, .. } = *self;
         [own, idle, in_kernel, in_interrupt, outside_pid_namespace, exiting]
@@ -240,7 +241,7 @@ impl Loss {
         100.0 * self.lost() as f64 / total as f64
     }
 
-    /// All samples that were taken: those read, and those that never reached us.
+    /// All samples that were taken: those read, and those lost before they could be read.
     #[must_use]
     pub fn total(&self) -> u64 {
         // Samples without an address are lost and read in the same proportion as the others.
@@ -250,7 +251,7 @@ impl Loss {
         read.saturating_add(unread)
     }
 
-    /// One sentence for each stage with losses or uncertainty.
+    /// One sentence for each stage with losses or uncertain samples.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         sentences(&[
@@ -297,7 +298,7 @@ impl Loss {
         ])
     }
 
-    /// One sentence for each kind of sample that was left out because it is of no use.
+    /// One sentence for each kind of sample that was left out.
     #[must_use]
     pub fn left_out(&self) -> Vec<String> {
         sentences(&[
@@ -314,7 +315,7 @@ impl Loss {
         ])
     }
 
-    /// A sentence for the events without a sample that the kernel does not count as lost, if there are any.
+    /// Sentences on events without a sample that the kernel does not count as lost.
     pub(crate) fn harmless(&self) -> Vec<String> {
         sentences(&[(
             self.unsampled,

@@ -1,4 +1,4 @@
-//! The system calls on perf events: open, control, read; and the limits that apply to them.
+//! The system calls on perf events (open, control, read) and the limits that apply to them.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -66,12 +66,12 @@ pub struct Event {
 pub(super) struct Sampling {
     pub(super) event: Arc<Event>,
     pub(super) plan: usize,
-    /// Its count when its period was last adjusted.
+    /// The count when the period was last adjusted.
     pub(super) last: u64,
 }
 
 impl Event {
-    /// Opens an event; it stays disabled if the attr requests that.
+    /// Opens an event; it stays disabled if the attr says so.
     ///
     /// # Errors
     /// The errno of perf_event_open(2), with the event and the CPU.
@@ -116,7 +116,7 @@ impl Event {
         };
         flags |= sys::PERF_FLAG_FD_CLOEXEC;
         let group = leader.as_ref().map_or(-1, |leader| leader.fd.as_raw_fd());
-        // The kernel writes its own size into an attr that is too large, hence the copy.
+        // The kernel writes its own size into an attr that is too large, so pass a copy.
         let mut attr = *attr;
         // SAFETY: attr is a live perf_event_attr with a correct size field; the call has no other pointer.
         let fd = unsafe { perf::perf_event_open(&raw mut attr, pid, cpu as i32, group, u64::from(flags)) };
@@ -169,7 +169,7 @@ impl Event {
         self.control("PERF_EVENT_IOC_ENABLE", unsafe { perf::ioctls::ENABLE(event.as_raw_fd(), flags) })
     }
 
-    /// Stops counting and sampling; what is in the ring stays.
+    /// Stops counting and sampling; the content of the ring remains.
     ///
     /// # Errors
     /// The errno of the ioctl.
@@ -211,8 +211,8 @@ impl Event {
         self.control("PERF_EVENT_IOC_SET_BPF", result)
     }
 
-    /// Samples once every `period` events from now on; not for an event with a frequency. Events that a child has already
-    /// inherited keep theirs.
+    /// Sets the period from now on; not for an event with a frequency. Events that a child has already inherited keep
+    /// their period.
     ///
     /// # Errors
     /// The errno of the ioctl: EINVAL for a period that the PMU does not support.
@@ -224,7 +224,7 @@ impl Event {
         })
     }
 
-    /// The number in the fields `ID` and `IDENTIFIER` of its records.
+    /// The id in the fields `ID` and `IDENTIFIER` of the event's records.
     ///
     /// # Errors
     /// The errno of the ioctl.
@@ -235,14 +235,14 @@ impl Event {
         Ok(id)
     }
 
-    /// The id and the lost samples so far, if there are any.
+    /// The id and the number of lost samples so far, if any.
     #[must_use]
     pub fn lost(&self) -> Option<(u64, u64)> {
         let lost = self.read().ok()?.lost;
         (lost > 0).then_some((self.id().ok()?, lost))
     }
 
-    /// True if it is pinned to the PMU, and the kernel has found no counter for it: it has nothing to read (perf_event_open(2),
+    /// True for an event that is pinned to the PMU and has no counter: reading it returns nothing (perf_event_open(2),
     /// `pinned`).
     #[must_use]
     pub fn is_refused(&self) -> bool {
@@ -250,7 +250,7 @@ impl Event {
         self.attr.pinned() != 0 && self.read().as_ref().is_err_and(nothing)
     }
 
-    /// The count, the times and the lost samples so far.
+    /// The count, the times and the number of lost samples so far.
     ///
     /// # Errors
     /// The errno of read(2).
@@ -269,20 +269,21 @@ impl AsFd for Event {
     }
 }
 
-/// The number of open files for `events` events for each of `places` CPUs, or CPUs and tasks, and for the program itself.
+/// The number of open files that are needed for `events` events on each of `places` CPUs (or pairs of CPU and task),
+/// and for the program itself.
 #[must_use]
 pub fn files_needed(places: usize, events: usize) -> u64 {
     (places * events) as u64 + 64
 }
 
-/// The tasks to sample.
+/// Which tasks are sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Privilege {
     /// Every task.
     All,
     /// Our own tasks.
     Own,
-    /// Our own tasks, with an event that cannot leave out the kernel.
+    /// Our own tasks, with an event that cannot exclude the kernel.
     OwnWithKernel,
 }
 
@@ -291,7 +292,7 @@ pub enum Privilege {
 pub fn rights(proc: &Path, privilege: Privilege) -> String {
     let level = sysctl(proc, "perf_event_paranoid");
     let is = level.map_or_else(|| "it is not readable".to_owned(), |level| format!("it is {level}"));
-    // Debian's and Ubuntu's kernels have levels above mainline's 2.
+    // Debian's and Ubuntu's kernels have levels above 2, the highest one of mainline.
     let above = match level {
         Some(3..) => "; above 2, which mainline kernels do not have, CAP_SYS_ADMIN may be needed",
         _ => "",

@@ -1,4 +1,4 @@
-//! Events that are open on every CPU, with their rings, and not yet enabled.
+//! The open events of every CPU, with their rings, before they are enabled.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use scxprof_base::cpus::format_cpu_list;
 use scxprof_perf::tracepoint;
 use scxprof_perf::writer::EventDesc;
 
-/// The default number of CPUs per worker: at the usual rates a worker is idle nearly all the time.
+/// The default number of CPUs per worker: at the usual rates, a worker is mostly idle.
 const CPUS_PER_WORKER: usize = 16;
 
 /// Events that are open and not yet enabled.
@@ -48,7 +48,7 @@ impl Sampler {
     /// Opens the events on every CPU and maps their rings.
     ///
     /// # Errors
-    /// [`SamplerError`], with nothing left open.
+    /// [`SamplerError`]; then no event stays open.
     pub fn open(options: &SamplerOptions) -> Result<Self, SamplerError> {
         let batched = options.hardware.batched && options.source == Source::Pebs;
         let sampler = Self::open_as(options, batched)?;
@@ -70,7 +70,7 @@ impl Sampler {
         let Choice { plan, features, side_features, aside_features, refused } = opener.choose()?;
         let Plan { mut events, address_from, sched, rate, notes: chosen } = plan;
         let wants_kernel = options.source == Source::Timer && options.hardware.kernel;
-        // Accesses of kernel code are none that the timer source recovers without being asked.
+        // The source timer recovers accesses of kernel code only if they were requested.
         let matters = |refused: &&RefusedFeature| {
             refused.feature != attr::Feature::Kernel || !address_from.recovers() || wants_kernel
         };
@@ -78,7 +78,7 @@ impl Sampler {
             chosen.iter().cloned().chain(refused.iter().filter(matters).map(RefusedFeature::to_string)).collect();
         let snapshots = match opener.snapshots(&address_from) {
             Some(Ok(snapshots)) => Some(snapshots),
-            // The samples of kernel code come from the same program.
+            // The same program takes the samples of kernel code.
             Some(Err(refusal)) if wants_kernel => return Err(SamplerError::Kernel(refusal.to_string())),
             Some(Err(refusal)) => {
                 notes.push(without_snapshots(&refusal));
@@ -151,7 +151,7 @@ impl Sampler {
                 if wants_kernel {
                     return Err(SamplerError::Kernel(error.to_string()));
                 }
-                // The events are then those of every other kernel.
+                // Without batching, the events are those of every other kernel.
                 sampler.close();
                 (sampler.snapshots, sampler.recipe.snapshots) = (None, None);
                 sampler.notes.push(without_snapshots(&error));
@@ -160,8 +160,8 @@ impl Sampler {
             if !error.is_no_room() || sampler.recipe.mmap_pages <= 1 {
                 return Err(error);
             }
-            // Open all of them again: the first rings would leave no memory for the others, and a ring's watermark is its
-            // event's.
+            // Open all events again: the first rings would leave no locked memory for the others, and the watermark of
+            // a ring is an attribute of its event.
             sampler.close();
             sampler.recipe.mmap_pages /= 2;
             no_room = Some(error);
@@ -180,7 +180,7 @@ impl Sampler {
         let needed = opener.needed;
         let limits::Limit { soft, hard } = limits::file_limit();
         if soft < needed {
-            // The events are open; the remaining files may be too few to read each process.
+            // The events are open, but the remaining files may be too few to read each process.
             sampler.notes.push(format!(
                 "names or addresses may be missing: {needed} open files are wanted and RLIMIT_NOFILE allows {soft} (hard limit \
                  {hard}); {NOFILE_HELP}"
@@ -189,13 +189,13 @@ impl Sampler {
         Ok(sampler)
     }
 
-    /// Features that the kernel rejected and sizes that were reduced, as sentences for the report.
+    /// Sentences for the report on features that the kernel rejected and sizes that were reduced.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// How the scheduler's events are read, if there are such.
+    /// How to decode scheduling events, if there are any.
     #[must_use]
     pub fn sched(&self) -> Option<&Arc<tracepoint::SchedDecoder>> {
         self.recipe.sched.as_ref()
@@ -212,13 +212,13 @@ impl Sampler {
         self.recipe.events.iter().map(|event| &*event.spec.name)
     }
 
-    /// The least `precise_ip` that was accepted, of the events that need one.
+    /// The least accepted `precise_ip` of the events that need one.
     #[must_use]
     pub fn precise(&self) -> Option<u8> {
         self.recipe.events.iter().map(|event| event.spec.precise).filter(|&precise| precise > 0).min()
     }
 
-    /// Why these events were chosen, as sentences; [`Sampler::notes`] contains them too.
+    /// Sentences on why these events were chosen; [`Sampler::notes`] contains them too.
     #[must_use]
     pub fn choice(&self) -> &[String] {
         &self.chosen
@@ -236,7 +236,7 @@ impl Sampler {
         self.recipe.features
     }
 
-    /// The open events; those with the same attr (of one kind on all CPUs) are one entry.
+    /// The open events; events with the same attr (one kind on all CPUs) are one entry.
     ///
     /// # Errors
     /// The errno of the ioctl that returns an event's id.
@@ -268,7 +268,7 @@ impl Sampler {
         (&self.identity, &self.address_from)
     }
 
-    /// The number of threads that will read the rings, each at least one ring.
+    /// The number of threads that will read the rings; each reads at least one ring.
     #[must_use]
     pub fn workers(&self) -> usize {
         self.workers
@@ -291,7 +291,7 @@ impl Sampler {
         let (mut gone, mut without) = (None, Vec::new());
         for &cpu in &opener.options.cpus {
             match self.recipe.open(opener, &opener.watches(), cpu, RingOf::New) {
-                // It went offline since the list was made.
+                // The CPU went offline after the list was made.
                 Err(error @ SamplerError::NoSuchCpu { .. }) if opener.options.cpus.len() > 1 => gone = Some(error),
                 Err(error @ SamplerError::NoSuchEvent { .. }) if opener.options.cpus.len() > 1 => {
                     without.push(cpu);
@@ -315,12 +315,12 @@ impl Sampler {
     }
 }
 
-/// What a run lacks without snapshots.
+/// The note on a run without snapshots.
 fn without_snapshots(why: &dyn std::fmt::Display) -> String {
     format!("timer: fewer addresses are recovered without BPF; {why}")
 }
 
-/// What a run lacks without the programs that observe dispatch queues.
+/// The note on a run without the programs that observe dispatch queues.
 fn without_dsqs(why: &dyn std::fmt::Display) -> String {
     format!("what the sched_ext scheduler does with its dispatch queues (DSQs) is not known: {why}")
 }
@@ -334,12 +334,12 @@ pub struct OpenEvents {
     pub attr: sys::perf_event_attr,
     /// The ids in their records.
     pub ids: Vec<u64>,
-    /// They sample call stacks beside memory.
+    /// The events sample call stacks beside memory.
     pub is_aside: bool,
 }
 
 impl OpenEvents {
-    /// How a perf.data describes them.
+    /// The description of the events in a perf.data.
     #[must_use]
     pub fn desc(&self) -> EventDesc {
         EventDesc { name: self.name.to_string(), attr: attr::attr_bytes(&self.attr), ids: self.ids.clone() }

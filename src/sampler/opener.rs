@@ -37,12 +37,12 @@ pub(super) struct Opener<'a> {
     pub(super) options: &'a SamplerOptions,
     /// The number of files needed.
     pub(super) needed: u64,
-    /// Only what large PEBS allows: fewer fields, and the scheduler's clock.
+    /// Use only what large PEBS allows: fewer fields, and the scheduler's clock.
     batched: bool,
 }
 
 impl<'a> Opener<'a> {
-    /// `batched` is the requested value unless it does not work here.
+    /// `batched` is the requested value, or false if batching does not work here.
     pub(super) fn new(options: &'a SamplerOptions, batched: bool) -> Self {
         let tasks = match &options.target {
             Target::Tasks { tids, .. } => tids.len(),
@@ -58,13 +58,14 @@ impl<'a> Opener<'a> {
         let events = events + usize::from(options.stacks.is_some() && options.source != Source::Stacks);
         let needed = open::files_needed(options.cpus.len() * tasks, events) + (options.cpus.len() * sched) as u64;
         if options.raise_open_files {
-            // If it cannot be raised, opening an event fails with both limits in the message.
+            // If the limit cannot be raised, opening an event fails with both limits in the message.
             let _ = limits::raise_file_limit(needed);
         }
         Self { options, needed, batched: batched && options.source == Source::Pebs }
     }
 
-    /// Tells at once if threads would take more files than there can be: to open most of them for nothing takes seconds.
+    /// Fails early if the threads need more files than the limit allows: opening most of the events in vain takes
+    /// seconds.
     pub(super) fn check_threads(&self) -> Result<(), SamplerError> {
         let (least, limit) = ((self.threads() * self.cpus_watched()) as u64, limits::file_limit());
         if self.threads() > 1 && least > limit.soft {
@@ -78,7 +79,7 @@ impl<'a> Opener<'a> {
         SamplerError::TooManyThreads { threads, cpus, needed, soft: limit.soft, hard: limit.hard }
     }
 
-    /// Threads that are watched one by one.
+    /// The number of threads that are watched separately.
     fn threads(&self) -> usize {
         match &self.options.target {
             Target::Tasks { tids, .. } => tids.len(),
@@ -112,12 +113,12 @@ impl<'a> Opener<'a> {
         attr::sampling(spec, features, self.scope(), attr::watermark(pages))
     }
 
-    /// The attr of the side-band. The records of SPE may not say their thread: then it is the one that ran.
+    /// The attr of the side-band. Records of SPE may lack the thread; it is then found by the context switches.
     fn side_attr(&self, features: Features, pages: usize) -> sys::perf_event_attr {
         attr::side_band(features, self.scope(), attr::watermark(pages), self.options.source == Source::Spe)
     }
 
-    /// Chooses the events, and finds the features that this kernel accepts, with throw-away events.
+    /// Chooses the events, and negotiates features with the kernel by opening events and closing them again.
     pub(super) fn choose(&self) -> Result<Choice, SamplerError> {
         let mut plan = choose::plan(self.options, self.batched)?;
         self.check_threads()?;
@@ -129,7 +130,7 @@ impl<'a> Opener<'a> {
             let taken = self.try_each(&event.cpus.clone(), |watch, cpu| self.take(event, watch, cpu))?;
             aside_features = taken.0;
         }
-        // Events of the scheduler have few fields, and must not limit those of the others.
+        // Scheduling events have few fields, and must not limit those of the others.
         for event in plan.events.iter_mut().filter(|event| is_all_sched || !event.is_beside()) {
             let (taken, refused) = self.try_each(&event.cpus.clone(), |watch, cpu| self.take(event, watch, cpu))?;
             features = features.and(taken);
@@ -158,7 +159,7 @@ impl<'a> Opener<'a> {
         Ok(Choice { plan, features, side_features, aside_features, refused })
     }
 
-    /// Tries the CPUs until one is online, and there the threads until one has not ended.
+    /// Tries the CPUs until one is online, and on it the threads until one has not ended.
     fn try_each<T>(
         &self,
         cpus: &[u32],
@@ -183,7 +184,7 @@ impl<'a> Opener<'a> {
         Err(last)
     }
 
-    /// The features of an event, and the precision, which is lowered to an accepted value, but not to 0.
+    /// The accepted features of an event, and its precision, which is lowered to an accepted value, but not to 0.
     fn take(
         &self,
         event: &mut Planned,
@@ -210,7 +211,7 @@ impl<'a> Opener<'a> {
         }
     }
 
-    /// For a PMU that rejects the event for a task or a cgroup: true if it accepts it for a CPU.
+    /// For a PMU that rejects an event of a task or a cgroup: true if it accepts the event for a whole CPU.
     fn opens_for_all(&self, event: &Planned, watch: EventScope<'_>, cpu: u32) -> bool {
         let wanted = self.options.features.and(event.spec.wants);
         let open = |features| self.open(&event.spec, features, 1, EventScope::All, cpu);
@@ -241,7 +242,7 @@ impl<'a> Opener<'a> {
             .map_err(|error| self.explain(error, watch, spec.exclude == Exclude::Nothing))
     }
 
-    /// Opens an event of the scheduler, which watches the whole CPU.
+    /// Opens a scheduling event, which watches the whole CPU.
     pub(super) fn sched(
         &self,
         spec: &EventSpec,
@@ -281,7 +282,7 @@ impl<'a> Opener<'a> {
         Some(Snapshots::load(clockwork, &watched, self.options.hardware.kernel, self.cpus(), &self.options.proc))
     }
 
-    /// A number above that of every CPU. Those that may come online have their place from the beginning.
+    /// A number above that of every possible CPU: the maps have an entry for each CPU that may come online.
     fn cpus(&self) -> u32 {
         let roots = Roots { sys: self.options.sys.clone(), ..Roots::default() };
         let possible = self.options.all_cpus.then(|| topology::possible_cpus(&roots).ok()).flatten();
@@ -289,14 +290,15 @@ impl<'a> Opener<'a> {
         last.map_or(1, |last| last.saturating_add(1))
     }
 
-    /// Loads the programs that observe dispatch queues; `None` if they were not requested or no scheduler has any.
+    /// Loads the programs that observe dispatch queues; `None` if they were not requested, or no sched_ext scheduler is
+    /// loaded.
     pub(super) fn dsqs(&self) -> Option<Result<Dsqs, Refusal>> {
         let is_wanted =
             self.options.sched.is_some_and(|sched| sched.dsq) && tracepoints::has_scheduler(&self.options.sys);
         is_wanted.then(|| Dsqs::load(tracepoint::DSQ_ID, self.cpus()))
     }
 
-    /// Opens the event of a CPU whose samples are what happens to dispatch queues.
+    /// Opens the event of a CPU that receives the records on dispatch queues.
     pub(super) fn dsq_output(
         &self,
         spec: &EventSpec,
@@ -311,17 +313,18 @@ impl<'a> Opener<'a> {
         attr.config = u64::from(sys::PERF_COUNT_SW_BPF_OUTPUT);
         let event = Event::open(&spec.name, &attr, EventScope::All, cpu);
         let mut event = event.map_err(|error| match self.explain(error, EventScope::All, true) {
-            // The CPU has gone, or the rings are to be smaller: as for every event.
+            // The CPU is gone, or smaller rings must be tried: handled as for every event.
             error @ SamplerError::NoSuchCpu { .. } => error,
             error => SamplerError::Dsqs(error.to_string()),
         })?;
         dsqs.write_to(event.as_fd(), cpu).map_err(|refusal| SamplerError::Dsqs(refusal.to_string()))?;
-        // In a recording it is the tracepoint that its samples look like, so that every reader knows their fields.
+        // In a recording, the event has the attr of the tracepoint whose layout its samples have, so that every reader
+        // can decode them.
         (event.attr.type_, event.attr.config) = (spec.kind, u64::from(tracepoint::DSQ_ID));
         Ok((event, attr::layout(&attr)))
     }
 
-    /// The event that calls the program, unless that is a tracepoint.
+    /// Opens the event that calls the program; `None` if the program is attached to a tracepoint.
     pub(super) fn clock(
         &self,
         spec: &EventSpec,
@@ -332,14 +335,14 @@ impl<'a> Opener<'a> {
     ) -> Result<Option<Event>, SamplerError> {
         let Some(on_clock) = snapshots.on_clock() else { return Ok(None) };
         let mut attr = self.attr(spec, features, 1);
-        // It has no ring.
+        // This event has no ring.
         attr.sample_type = 0;
         let event = Event::open(&spec.name, &attr, watch, cpu).map_err(|error| self.explain(error, watch, false))?;
         event.run_at_samples(on_clock).map_err(|error| SamplerError::Snapshots(error.to_string()))?;
         Ok(Some(event))
     }
 
-    /// Opens the event of a CPU whose samples are snapshots.
+    /// Opens the event of a CPU that receives the snapshots.
     pub(super) fn snapshot_output(
         &self,
         spec: &EventSpec,
@@ -355,7 +358,7 @@ impl<'a> Opener<'a> {
         attr.sample_type |= scxprof_perf::record::sample_type::RAW;
         // The program writes only samples of user code.
         attr.sample_type &= !scxprof_perf::record::sample_type::CALLCHAIN;
-        // It watches its CPU; the programs know which tasks are watched.
+        // The event watches its CPU; the programs select the tasks.
         attr.set_inherit(0);
         attr.set_enable_on_exec(0);
         attr.set_exclude_kernel(0);
@@ -379,7 +382,7 @@ impl<'a> Opener<'a> {
         Ok((event, attr::layout(&attr)))
     }
 
-    /// `whole`: the event cannot leave out the kernel's accesses.
+    /// `whole`: the event cannot exclude accesses of the kernel.
     fn explain(&self, source: EventError, watch: EventScope<'_>, whole: bool) -> SamplerError {
         match (source.errno(), watch) {
             (libc::EACCES | libc::EPERM, _) => {
@@ -411,7 +414,7 @@ impl<'a> Opener<'a> {
     }
 }
 
-/// True if events of the scheduler are sampled.
+/// True if scheduling events are sampled.
 fn is_sched(options: &SamplerOptions) -> bool {
     options.sched.is_some() || options.source == Source::Wakeups
 }

@@ -31,24 +31,24 @@ pub enum Target {
 pub struct SamplerOptions {
     /// The source of the addresses.
     pub source: Source,
-    /// The requested samples a second and CPU of the timer source; `None` for the tick if that works.
+    /// The requested samples a second and CPU of the timer source; `None` for the scheduler's tick, if that works.
     pub freq: Option<u32>,
     /// The tasks to sample.
     pub target: Target,
-    /// The CPUs; all of them must be online. One that goes offline is sampled again when it comes back.
+    /// The CPUs; all of them must be online. A CPU that goes offline is sampled again when it comes back.
     pub cpus: Vec<u32>,
-    /// Samples also CPUs that come online later.
+    /// Also samples CPUs that come online later.
     pub all_cpus: bool,
     /// Pages of data in each CPU's ring, a power of two.
     pub mmap_pages: usize,
     /// Threads that read the rings; `None` for one per 16 CPUs.
     pub workers: Option<usize>,
-    /// The priority of SCHED_FIFO, 1 to 99, of the threads that read the rings; `None` for that of the thread that starts them.
-    /// A thread that takes more than half a CPU gives it up.
+    /// The SCHED_FIFO priority, 1 to 99, of the threads that read the rings; `None` to inherit the priority of the
+    /// thread that starts them. A thread that takes more than half a CPU gives this priority up.
     pub realtime: Option<u8>,
-    /// Bytes of samples that may wait to be taken, if the few batches for which there is always room are too few for all workers.
+    /// Bytes of samples that may be queued, beyond the few batches that can be queued in any case.
     pub queue: usize,
-    /// The features to request; a subset behaves like an older kernel.
+    /// The features to request; a subset simulates an older kernel.
     pub features: Features,
     /// How pebs, ibs and spe sample.
     pub hardware: Hardware,
@@ -60,11 +60,11 @@ pub struct SamplerOptions {
     pub child_pid_namespace: bool,
     /// Raises this process's soft `RLIMIT_NOFILE`, up to the hard limit, if the events need more open files.
     pub raise_open_files: bool,
-    /// Also samples events of the scheduler, on the whole host whatever the target. The source `wakeups` does so anyway.
+    /// Also samples scheduling events, of the whole host whatever the target. The source `wakeups` always does.
     pub sched: Option<SchedOptions>,
     /// The event of the source `stacks`.
     pub stacks: Option<EventSpec>,
-    /// Adds the memory around the registers to samples of the timer source, if BPF can read it.
+    /// Adds the memory around the registers to samples of the timer source, if BPF is allowed to read it.
     pub snapshots: bool,
 }
 

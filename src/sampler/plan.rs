@@ -16,7 +16,7 @@ pub struct Plan {
     pub events: Vec<Planned>,
     /// How to read their samples.
     pub address_from: AddressFrom,
-    /// How to read those of the scheduler's events, if there are such.
+    /// How to decode scheduling events, if there are any.
     pub sched: Option<Arc<SchedDecoder>>,
     /// Samples per second on a busy CPU, if that is known.
     pub rate: Option<f64>,
@@ -29,19 +29,19 @@ pub struct Plan {
 pub struct Planned {
     /// The event.
     pub spec: EventSpec,
-    /// The requested CPUs on which it can sample.
+    /// The requested CPUs on which the event can sample.
     pub cpus: Vec<u32>,
-    /// For an event that may open and yet never count: the config to try on a CPU that we keep busy.
+    /// For an event that can open and still never count: the config to try on a CPU that is kept busy.
     pub probe: Option<Config>,
     /// How to adjust its period.
     pub steer: Option<Steer>,
-    /// Its samples have call chains and nothing of memory, and come beside those of the source, in a ring of their own: they are
-    /// recorded, and not passed on.
+    /// Samples contain call chains and no memory accesses. They go to a separate ring beside that of the source: they
+    /// are recorded, and not passed on.
     pub is_aside: bool,
 }
 
 impl Planned {
-    /// True if it is no event of the source: one of the scheduler, or one of call stacks beside memory.
+    /// True for an event beside the source: a scheduling event, or an event of call stacks beside memory.
     #[must_use]
     pub fn is_beside(&self) -> bool {
         self.spec.is_sched || self.is_aside
@@ -55,14 +55,15 @@ pub struct Steer {
     pub rate: u32,
     /// The shortest period.
     pub min: u64,
-    /// Periods must be a multiple of this; if it is 1, odd ones are used, which rarely run in step with the program.
+    /// Periods must be a multiple of this. If it is 1, odd periods are used, because they rarely run in step with the
+    /// program.
     pub multiple: u64,
 }
 
 /// How to find the access of a sample.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AddressFrom {
-    /// No sample has an address: they are all of the scheduler.
+    /// No sample has an address: all are scheduling events.
     Nothing,
     /// No sample has an address: each has a call chain.
     Callchain,
@@ -70,18 +71,19 @@ pub enum AddressFrom {
     Fault,
     /// The hardware gives the data address and the source of the data.
     Hardware {
-        /// Leave out accesses of kernel code, which the event may have done already.
+        /// Leave out accesses of kernel code, unless the event already excludes them.
         user_only: bool,
-        /// The samples are of any op: leave out those that access no memory.
+        /// Samples may be of any op: leave out ops that access no memory.
         ops: bool,
         /// Leave out loads with a latency below this many cycles. Stores and, with IBS, L1 hits have no latency and stay.
         ldlat: Option<u32>,
     },
-    /// The record is of any event that another program recorded, and has the data address if there is one.
+    /// Events of any kind, recorded by another program: records have the data address if it was recorded.
     OtherTool,
-    /// The record has the registers of user code if its header indicates user mode.
+    /// The record contains the registers of user code if its header says user mode.
     UserByMode,
-    /// The same for a tracepoint, which itself is in kernel mode: its callchain ends at one of these interrupt entries.
+    /// As `UserByMode`, for a tracepoint, which is itself in kernel mode: the sample is of user code if its call chain
+    /// ends at one of these interrupt entries.
     UserByCallchain(Vec<Range<u64>>),
 }
 
@@ -92,7 +94,7 @@ impl AddressFrom {
         matches!(self, Self::UserByMode | Self::UserByCallchain(_))
     }
 
-    /// True if the hardware gives accesses of kernel code, too.
+    /// True if the hardware also gives accesses of kernel code.
     #[must_use]
     pub fn is_of_kernel(&self) -> bool {
         matches!(self, Self::Hardware { user_only: false, .. })

@@ -1,19 +1,19 @@
-//! Memory of samples that goes back to the workers when it is empty, so that a capture does not allocate for each sample.
+//! A pool of emptied sample buffers for the workers, so that a capture does not allocate memory for each sample.
 
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use crate::sample::batch::{PendingSample, UserContext};
 use scxprof_base::tables::Tables;
 
-/// Bytes of contexts that wait to be filled again: a thousand of those that addresses are recovered from.
+/// The most bytes of contexts in the pool: a thousand contexts of the kind that addresses are recovered from.
 const CONTEXTS: usize = 3 << 20;
-/// Lists of samples that wait likewise.
+/// The most lists of samples in the pool.
 const LISTS: usize = 8;
 
-/// What was emptied, shared by the workers and the session.
+/// The pool, shared by the workers and the session.
 ///
-/// A worker may be real-time and never waits for the session, which may need its CPU: what cannot be had at once is allocated, and
-/// what there is no room for is freed.
+/// A worker may be real-time, so it never waits for the session, which may need its CPU. If the pool is locked or
+/// empty, memory is allocated; if it is locked or full, memory is freed.
 #[derive(Debug, Clone, Default)]
 pub struct Pool(Arc<Mutex<Emptied>>);
 
@@ -21,13 +21,13 @@ pub struct Pool(Arc<Mutex<Emptied>>);
 struct Emptied {
     #[allow(clippy::vec_box)] // The boxes are what is used again.
     contexts: Vec<Box<UserContext>>,
-    /// What they take.
+    /// The bytes of the contexts.
     bytes: usize,
     lists: Vec<Vec<PendingSample>>,
 }
 
 impl Pool {
-    /// `None` if another thread has it.
+    /// `None` if another thread holds the lock.
     fn lock(&self) -> Option<MutexGuard<'_, Emptied>> {
         match self.0.try_lock() {
             Ok(emptied) => Some(emptied),
@@ -36,7 +36,7 @@ impl Pool {
         }
     }
 
-    /// A context to be filled; it still has what it had.
+    /// A context to be filled; it still has its old content.
     #[allow(clippy::unnecessary_box_returns)] // As above.
     pub(super) fn context(&self) -> Box<UserContext> {
         let taken = self.lock().and_then(|mut emptied| {
@@ -55,7 +55,7 @@ impl Pool {
     /// Takes back a context.
     pub fn put_context(&self, context: Box<UserContext>) {
         let bytes = context.bytes();
-        // What is not taken is freed after the lock, as it was there before.
+        // A buffer that is not taken is freed after the lock is released, because it was declared before.
         let Some(mut emptied) = self.lock() else { return };
         if emptied.bytes + bytes <= CONTEXTS {
             emptied.bytes += bytes;
@@ -72,7 +72,7 @@ impl Pool {
         }
     }
 
-    /// Its size.
+    /// Adds its size.
     pub(crate) fn measure(&self, tables: &mut Tables) {
         let Some(emptied) = self.lock() else { return };
         let lists: usize = emptied.lists.iter().map(|list| list.capacity() * size_of::<PendingSample>()).sum();

@@ -1,5 +1,5 @@
-//! Tests whether an event that opens also counts: some do not, on hosts with a hypervisor that passes a PMU through only
-//! partly, or if another user of the PMU holds the counter that the event needs.
+//! Tests whether an event that opens also counts. Some do not: on hosts with a hypervisor that passes a PMU through
+//! only partly, or if another user of the PMU holds the counter that the event needs.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,18 +10,19 @@ use super::busy;
 use super::error::SamplerError;
 use super::open::{Event, EventScope};
 
-/// An event that stays on the PMU this long without a count, on a CPU that loads and stores, will never count.
+/// An event that has been on the PMU for this long without a count, on a CPU that loads and stores, will never count.
 const RUNNING: u64 = 100_000_000;
-/// An event that is enabled this long and never on the PMU lacks a counter, because another user holds it.
+/// An event that has been enabled for this long and was never on the PMU has no counter, because another user holds it.
 const ENABLED: u64 = 300_000_000;
-/// After this time the thread had too little of the CPU for a verdict.
+/// If the thread got too little CPU time for a verdict by then, the probe ends.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Words of the touched memory, 8 MiB: most accesses miss the first two caches.
 const WORDS: usize = 1 << 20;
 
 /// Counts the event for a thread that loads and stores on `cpu`, until it counts.
 ///
-/// If that cannot be tried (no right to the CPU, or the event cannot watch a thread), the event is assumed to count.
+/// If the event cannot be tried (the thread cannot run on the CPU, or the event cannot watch a thread), it is assumed
+/// to count.
 ///
 /// # Errors
 /// [`SamplerError::NeverCounts`].
@@ -31,7 +32,8 @@ pub(super) fn counts(spec: &EventSpec, features: Features, cpu: u32) -> Result<(
 
 fn watch(spec: &EventSpec, features: Features, tid: u32, cpu: u32) -> Result<(), SamplerError> {
     let open = |watch| Event::sampling(spec, features, Scope::default(), 1, watch, cpu);
-    // A thread's event may wait forever if another user's event of the whole CPU has the PMU; events of CPUs take turns.
+    // A thread's event can wait forever if another user's event of the whole CPU holds the PMU; events of CPUs are
+    // multiplexed.
     let Ok((event, _)) = open(EventScope::All).or_else(|_| open(EventScope::Task(tid))) else { return Ok(()) };
     let begin = Instant::now();
     if event.enable().is_err() {
@@ -63,7 +65,7 @@ fn touch_memory(stop: &AtomicBool) {
         for _ in 0..1 << 12 {
             if let Some(word) = words.get_mut(at % WORDS) {
                 *word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(at as u64 | 1);
-                // The next address depends on the load, so loads wait for each other.
+                // The next address depends on the load, so that loads cannot overlap.
                 at = (*word >> 33) as usize ^ at.wrapping_mul(0x9e37_79b1);
             }
         }

@@ -1,4 +1,5 @@
-//! The ring of a perf event, and the AUX area beside it, which the kernel shares with us: only this code touches that memory.
+//! The ring of a perf event, and the AUX area beside it. Both are memory shared with the kernel, which only this file
+//! accesses.
 
 use std::io;
 #[cfg(any(test, feature = "testing"))]
@@ -17,7 +18,7 @@ use scxprof_perf::record::{Header, HEADER_SIZE};
 /// The most bytes of one copy out of the ring; more than the largest record (65,528 bytes).
 const CHUNK: usize = 256 * 1024;
 
-/// A ring with invalid content: the kernel's side of it is broken, and nothing after it can be trusted.
+/// A ring with invalid content. What the kernel wrote is broken, so nothing after it can be trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
     "a ring is corrupt at position {position}: a record's header says {size} bytes (0: its end is no possible one)"
@@ -59,12 +60,12 @@ pub struct Ring {
     data_offset: usize,
     /// A power of two.
     data_size: usize,
-    /// The position up to which we have read; only we write it.
+    /// The position up to which we have read; only this side writes it.
     tail: u64,
     aux: Option<AuxArea>,
 }
 
-/// The memory that hardware writes, with positions of its own in the control page.
+/// The memory that the hardware writes; its positions are separate fields of the control page.
 #[derive(Debug)]
 struct AuxArea {
     map: MmapRaw,
@@ -83,11 +84,12 @@ impl Ring {
         Self::of_mapping(map)
     }
 
-    /// Maps the AUX area of the same event: `pages` pages, a power of two and at least 2. The kernel stops the hardware where it would
-    /// overwrite what we have not read (a writable mapping: `rb_alloc_aux()` in kernel/events/ring_buffer.c).
+    /// Maps the AUX area of the same event: `pages` pages, a power of two and at least 2. The mapping is writable, so
+    /// the kernel stops the hardware before it overwrites data that has not been read (`rb_alloc_aux()` in
+    /// kernel/events/ring_buffer.c).
     ///
     /// # Errors
-    /// The errno of mmap: as that of the ring, and EOPNOTSUPP if the event has no such area.
+    /// The errno of mmap: see the ring, and EOPNOTSUPP if the event has no AUX area.
     pub(super) fn map_aux(&mut self, fd: BorrowedFd<'_>, pages: usize) -> io::Result<()> {
         let (offset, size) = (self.map.len() as u64, pages * page_size());
         let page = control_page(&self.map);
@@ -155,8 +157,8 @@ impl Ring {
 
     /// Calls `record` with the bytes of each record that was complete when the call began, oldest first.
     ///
-    /// Records are copied to `scratch`, and their room is returned to the kernel before `record` is called. Returns the number
-    /// of bytes read.
+    /// Records are copied to `scratch`, and their space is returned to the kernel before `record` is called. Returns
+    /// the number of bytes read.
     ///
     /// # Errors
     /// [`Corrupt`] at an impossible header; the ring must not be read again.
@@ -186,8 +188,8 @@ impl Ring {
         Ok(head.wrapping_sub(begin))
     }
 
-    /// The position up to which the hardware has written; `None` without an AUX area. The records about what is before it are in the
-    /// ring.
+    /// The position up to which the hardware has written; `None` without an AUX area. The ring contains the records
+    /// that describe the data before it.
     #[must_use]
     pub fn aux_head(&self) -> Option<u64> {
         // Acquire pairs with the kernel's store of aux_head after the data and its record (perf_aux_output_end() in
@@ -195,11 +197,12 @@ impl Ring {
         self.aux.as_ref().map(|_| self.position(Field::AuxHead).load(Ordering::Acquire))
     }
 
-    /// Calls `take` with what the hardware has written up to `head` ([`Ring::aux_head`]): the position of each piece, and its bytes.
-    /// Pieces follow one another without gaps; they are copied, and their room is returned to the kernel before the call.
+    /// Calls `take` with the data that the hardware has written up to `head` ([`Ring::aux_head`]): the position and the
+    /// bytes of each piece. Pieces follow each other without gaps. They are copied, and their space is returned to the
+    /// kernel before the call.
     ///
     /// # Errors
-    /// [`Corrupt`] where the kernel's position is impossible; the area must not be read again.
+    /// [`Corrupt`] if the kernel's position is impossible; the area must not be read again.
     pub fn drain_aux(
         &mut self,
         head: u64,
@@ -252,7 +255,7 @@ impl Ring {
         Ok(end)
     }
 
-    /// Appends `count` bytes from the tail on, around the ring's end if necessary.
+    /// Appends `count` bytes from the tail on, around the end of the ring if necessary.
     fn copy_out(&self, count: usize, scratch: &mut Vec<u8>) {
         let start = (self.tail & (self.data_size as u64 - 1)) as usize;
         copy_around(&self.map, self.data_offset, self.data_size, start, count, scratch);
@@ -271,7 +274,7 @@ impl Ring {
         self.writer().write(records)
     }
 
-    /// Writes `bytes` at the head of the AUX area as hardware and kernel would; false if they do not fit.
+    /// Writes `bytes` at the head of the AUX area as the hardware and the kernel would; false if they do not fit.
     #[cfg(any(test, feature = "testing"))]
     pub fn replay_aux(&mut self, bytes: &[u8]) -> bool {
         let page = control_page(&self.map);
@@ -302,7 +305,7 @@ impl Ring {
         Ok(self)
     }
 
-    /// Says how the clock of AUX data converts, as the kernel does in the control page.
+    /// Sets the conversion of AUX times, as the kernel does in the control page.
     #[cfg(any(test, feature = "testing"))]
     pub fn set_time_conversion(&mut self, conversion: TimeConversion) {
         let page = control_page(&self.map);
@@ -364,7 +367,8 @@ impl Writer {
         let (head, tail) =
             unsafe { (AtomicU64::from_ptr(self.head.of(self.page)), AtomicU64::from_ptr(self.tail.of(self.page))) };
         let at = head.load(Ordering::Relaxed);
-        // Acquire pairs with the reader's store after it has copied what was there (`perf_output_begin()` relies on a dependency).
+        // Acquire pairs with the reader's store after it has copied the data (`perf_output_begin()` relies on a
+        // dependency).
         if at.wrapping_sub(tail.load(Ordering::Acquire)) as usize + bytes.len() > self.size {
             return false;
         }
@@ -387,7 +391,8 @@ enum Field {
     AuxTail,
 }
 
-/// Appends `count` bytes of the area of `size` bytes at `offset` of a mapping, from `start` on and around its end if necessary.
+/// Appends `count` bytes of the area of `size` bytes at `offset` of a mapping, from `start` on, around the end of the
+/// area if necessary.
 fn copy_around(map: &MmapRaw, offset: usize, size: usize, start: usize, count: usize, scratch: &mut Vec<u8>) {
     let fits = offset.checked_add(size).is_some_and(|end| end <= map.len()) && start < size && count <= size;
     if !fits {
@@ -446,7 +451,7 @@ mod tests {
         }
     }
 
-    /// In Miri, which reorders what the orderings of the positions allow, this fails if one of them is relaxed.
+    /// Miri reorders what the memory orderings of the positions allow, so this fails there if one of them is relaxed.
     #[test]
     fn records_are_whole_beside_a_writer_on_another_cpu() {
         const RECORDS: usize = if cfg!(miri) { 100 } else { 100_000 };

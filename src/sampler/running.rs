@@ -29,9 +29,9 @@ use crate::sample::batch::Batch;
 use crate::sample::Source;
 use scxprof_perf::tracepoint;
 
-/// ns by which the enabled times of one capture's events may differ on a busy host.
+/// The enabled times of one capture's events can differ by this many ns on a busy host.
 const SHORT: u64 = 500_000_000;
-/// The config of cpu-clock among the software events.
+/// The config of cpu-clock, a software event.
 const CPU_CLOCK: u64 = sys::PERF_COUNT_SW_CPU_CLOCK as u64;
 
 /// A capture that continues until [`Running::stop`].
@@ -41,18 +41,18 @@ pub struct Running {
     waker: Waker,
     pool: Pool,
     workers: Vec<JoinHandle<(Loss, Scheduled)>>,
-    /// The priority of SCHED_FIFO that the workers give themselves.
+    /// The SCHED_FIFO priority that the workers set for themselves.
     realtime: Option<u8>,
     stop: Stop,
     watcher: Watcher,
     live: Arc<Mutex<Live>>,
     snapshots: Option<Snapshots>,
-    /// The programs run until it is dropped.
+    /// The programs run until this is dropped.
     _dsqs: Option<Dsqs>,
     child_pid_namespace: bool,
 }
 
-/// Tells the workers to end; also if a capture is dropped early.
+/// Tells the workers to end, also if a capture is dropped early.
 #[derive(Debug)]
 struct Stop(Arc<AtomicBool>);
 
@@ -65,15 +65,15 @@ impl Drop for Stop {
 /// The final counts of the events.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Totals {
-    /// What was lost up to here.
+    /// All losses up to this stage.
     pub loss: Loss,
     /// The ids of events that lost samples because a ring was full, and the number for each.
     pub lost: Vec<(u64, u64)>,
     /// The number of events, sampled or not; scaled up if not all could be counted.
     pub events: u64,
-    /// The priority of SCHED_FIFO that all threads that read rings had to the end.
+    /// The SCHED_FIFO priority that all threads that read rings had to the end.
     pub realtime: Option<u8>,
-    /// What happened to the events, as sentences.
+    /// Sentences on what happened to the events.
     pub notes: Vec<String>,
 }
 
@@ -81,7 +81,7 @@ pub struct Totals {
 #[derive(Debug, Default)]
 struct Share {
     rings: Vec<CpuRing>,
-    /// The events that wake it, and those with AUX areas.
+    /// The events that wake the worker, and those with AUX areas.
     wake: Vec<Arc<Event>>,
     buffered: Vec<Arc<Event>>,
     reader: Reader,
@@ -93,7 +93,7 @@ impl Sampler {
     /// # Errors
     /// The errno of the ioctl, or of a thread that could not be started.
     pub fn start(self, tee: Option<&Arc<dyn Tee>>) -> Result<Running, SamplerError> {
-        // More room than is used, see `BatchSink::send`.
+        // The channel has more room than is used, see `BatchSink::send`.
         let has_contexts = self.address_from.recovers() || self.recipe.options.source == Source::Stacks;
         let room = worker::queue(self.workers, self.recipe.options.queue, has_contexts);
         let (to, batches) = crossbeam_channel::bounded(room + self.workers + 1);
@@ -172,23 +172,23 @@ impl Running {
         &self.batches
     }
 
-    /// The next batch; without one it waits for at most so long. A batch that comes meanwhile ends the wait in the thread that called this
-    /// first; other threads should read [`Running::batches`].
+    /// The next batch; waits at most `most` if there is none. Only the thread that called this first is woken by a new
+    /// batch; other threads should read [`Running::batches`].
     ///
     /// # Errors
-    /// There is none yet, or there will be none.
+    /// There is no batch yet, or there will be no further one.
     pub fn next_batch(&self, most: Duration) -> Result<Batch, TryRecvError> {
         self.waker.wait(most, || self.batches.try_recv())
     }
 
-    /// Where the memory of samples goes when they were read.
+    /// Where emptied sample buffers are returned.
     #[must_use]
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
 
-    /// The map that selects the memory for the next samples; `None` if they contain none, or the kernel numbers the processes
-    /// differently.
+    /// The map that selects the memory that the next samples contain; `None` if samples contain no memory, or if the
+    /// kernel's process ids are not ours.
     #[must_use]
     pub(crate) fn wanted(&self) -> Option<WantedMap> {
         self.snapshots.as_ref().filter(|_| !self.child_pid_namespace)?.wanted()
@@ -200,8 +200,8 @@ impl Running {
         self.workers.len()
     }
 
-    /// What was lost so far, up to one of the last rounds of each worker. What events say of their own losses is read from the kernel:
-    /// a system call for each event.
+    /// The losses so far, up to one of the last rounds of each worker. The events' own counts are read from the kernel,
+    /// by one system call for each event.
     #[must_use]
     pub fn loss_so_far(&self) -> Loss {
         let live = live::lock(&self.live);
@@ -219,7 +219,7 @@ impl Running {
         loss
     }
 
-    /// Stops the events. The workers empty the rings, send what they have and end.
+    /// Stops the events. The workers then empty the rings, send what they have, and end.
     pub fn stop(&self) {
         live::lock(&self.live).stop();
         self.stop.0.store(true, Ordering::Release);
@@ -229,13 +229,13 @@ impl Running {
     #[must_use]
     pub fn join(self) -> Totals {
         let Self { batches, workers, stop: _stop, watcher, live, snapshots, realtime, .. } = self;
-        // A worker that still waits for room must not wait forever.
+        // A worker that still waits for space in the channel must not wait forever.
         drop(batches);
         let ended = ended_early(live::lock(&live).enabled_until());
         let (notes, has_steered) = watcher.stop(&ended);
         let live = live::lock(&live);
         let Recipe { events, features, side_features, .. } = &live.recipe;
-        // These events watch a whole CPU, so they should have run as long as they were enabled.
+        // Events that watch a whole CPU should have run for as long as they were enabled.
         let cpu_wide = !matches!(live.recipe.target(), TargetKind::Tasks { .. });
         let knows_lost = features.has(Feature::FormatLost) && side_features.has(Feature::FormatLost);
         let mut totals = Totals { notes, ..Totals::default() };
@@ -247,7 +247,7 @@ impl Running {
                     totals.loss.add(&loss);
                     scheduled.push(how);
                 }
-                // One that panics gives its counts; this is for one that cannot even do that.
+                // A worker that panics returns its counts. It fails to do so only in this case.
                 Err(_) => totals.loss.dead_workers += 1,
             }
         }
@@ -274,7 +274,7 @@ impl Running {
             }
             lost = lost.saturating_add(counted.lost);
             if planned.spec.aux.is_some() {
-                // Its event counts nothing.
+                // An event with an AUX area counts nothing.
                 totals.events = totals.events.saturating_add(live.in_aux(&planned.cpus));
                 continue;
             }
@@ -293,20 +293,21 @@ impl Running {
             }
         }
         if knows_lost {
-            // A LOST record is written only when there is room again, and does not show what was lost; the events do.
+            // The kernel writes a LOST record only when there is space again, and it does not tell samples from other
+            // records; the counts of the events do.
             totals.loss.ring_full = lost;
             totals.loss.sched.ring_full = sched_lost;
             totals.lost = live.lost();
             totals.loss.side_band = live.lost_side_band();
         }
-        // The kernel counts these in ns and not at all.
+        // The kernel counts runtime events in ns, and events of dispatch queues not at all.
         let uncounted = totals.loss.sched.of_runtime.saturating_add(totals.loss.sched.of_dsq);
         totals.loss.sched.unsampled = sched_events.saturating_sub(totals.loss.sched.seen().saturating_sub(uncounted));
         if events.iter().all(Planned::is_beside) {
-            // They are what the source samples.
+            // For the source `wakeups`, scheduling events are the samples.
             totals.events = totals.loss.sched.events;
         }
-        // Without a loss the priority was not needed.
+        // Without a loss, the priority made no difference.
         if totals.loss.lost() > 0 || totals.loss.aux_lost > 0 {
             totals.notes.extend(not_realtime);
         }
@@ -320,7 +321,7 @@ impl Running {
     }
 }
 
-/// That a pinned event was never on the PMU of some CPUs.
+/// The note on a pinned event that was never on the PMU of some CPUs.
 fn refused_note(name: &str, refused: usize) -> Option<String> {
     let events = if refused == 1 { "an event".to_owned() } else { format!("{refused} events") };
     (refused > 0).then(|| {
@@ -328,7 +329,7 @@ fn refused_note(name: &str, refused: usize) -> Option<String> {
     })
 }
 
-/// Why not all threads that read rings were real-time to the end, as a sentence.
+/// A sentence on why threads that read rings were not real-time to the end.
 fn not_realtime_note(scheduled: &[Scheduled]) -> Option<String> {
     let refused = scheduled.iter().find_map(|how| match how {
         Scheduled::Refused(error) => Some(error),
@@ -350,14 +351,14 @@ fn not_realtime_note(scheduled: &[Scheduled]) -> Option<String> {
     })
 }
 
-/// The CPUs with events that were not enabled to the end: the CPU went offline, if only briefly, which ends its events.
+/// The CPUs with events that were not enabled to the end: the CPU was offline, if only briefly, which ended its events.
 fn ended_early(enabled: Vec<(u32, u64)>) -> Vec<u32> {
     let longest = enabled.iter().map(|&(_, enabled)| enabled).max().unwrap_or(0);
     let is_short = |(cpu, enabled): (u32, u64)| (longest - enabled > SHORT).then_some(cpu);
     enabled.into_iter().filter_map(is_short).collect()
 }
 
-/// The count of one event: cpu-clock counts ns.
+/// The unit of an event's count: cpu-clock counts ns.
 fn unit(planned: &Planned) -> u64 {
     match (planned.spec.kind, planned.spec.rate) {
         (sys::PERF_TYPE_SOFTWARE, Rate::Period(ns)) if planned.spec.config.0[0] == CPU_CLOCK => ns.max(1),

@@ -1,4 +1,4 @@
-//! From records of Arm's SPE to samples, whether a ring or a file has them: who ran, and what the record says (pure).
+//! Converts records of Arm's SPE, from a ring or from a file, to samples, and finds the thread that ran (pure).
 
 use std::collections::VecDeque;
 
@@ -8,12 +8,12 @@ use crate::sample::{Access, CpuMode, RawSample};
 use scxprof_perf::record::{Record, SampleId};
 use scxprof_perf::spe::{self, Cores};
 
-/// Switches of a CPU that are remembered.
+/// The most context switches of a CPU that are remembered.
 const MAX_RAN: usize = 1 << 16;
 /// First exception level of the kernel.
 const KERNEL: u8 = 1;
 
-/// From when on a CPU ran a thread: its process and its id.
+/// The thread that a CPU ran from a time on: its process and its id; `None` if unknown.
 type Ran = (u64, Option<(u32, u32)>);
 
 /// Which threads ran on which CPUs, and their processes.
@@ -23,9 +23,9 @@ pub(crate) struct Threads {
     processes: FxHashMap<u32, u32>,
     /// The most threads whose process is remembered.
     most: usize,
-    /// Records have the thread's id.
+    /// Records contain the thread's id.
     has_contexts: bool,
-    /// By CPU, which thread ran from when on, if it is known; for samples without the thread's id.
+    /// For each CPU, the threads that it ran, as far as known; for samples without the thread's id.
     ran: FxHashMap<u32, VecDeque<Ran>>,
 }
 
@@ -34,15 +34,15 @@ impl Threads {
         Self { processes: FxHashMap::default(), most, has_contexts: false, ran: FxHashMap::default() }
     }
 
-    /// Takes what a record of a switch says.
+    /// Takes the thread from the record of a context switch.
     pub(crate) fn take(&mut self, record: &Record<'_>, id: &SampleId) {
         let thread = match *record {
             Record::SwitchCpuWide { out: true, next_prev_pid, next_prev_tid, .. } => {
-                // Who is switched out may have run since before the first record.
+                // The thread that is switched out may have run since before the first record.
                 self.is_of(id.tid, id.pid);
                 Some((next_prev_pid, next_prev_tid))
             }
-            // A thread that is recorded gives way to anyone.
+            // After a recorded thread is switched out, any thread may run.
             Record::Switch { out: true, .. } => None,
             Record::SwitchCpuWide { .. } | Record::Switch { .. } => Some((id.pid, id.tid)),
             _ => return,
@@ -50,7 +50,7 @@ impl Threads {
         self.runs(id.cpu, id.time, thread);
     }
 
-    /// A CPU runs a thread from now on, or one that nobody knows.
+    /// The CPU runs this thread from now on, or an unknown one.
     pub(crate) fn runs(&mut self, cpu: u32, time: u64, thread: Option<(u32, u32)>) {
         if let Some((pid, tid)) = thread {
             self.is_of(tid, pid);
@@ -65,14 +65,14 @@ impl Threads {
         ran.push_back((time, thread));
     }
 
-    /// A thread is one of that process.
+    /// The thread belongs to that process.
     pub(crate) fn is_of(&mut self, tid: u32, pid: u32) {
         if !self.is_full() || self.processes.contains_key(&tid) {
             self.processes.insert(tid, pid);
         }
     }
 
-    /// True if no process of a further thread can be remembered.
+    /// True if no further thread's process can be remembered.
     pub(crate) fn is_full(&self) -> bool {
         self.processes.len() >= self.most
     }
@@ -82,7 +82,8 @@ impl Threads {
         self.processes.clear();
     }
 
-    /// The process, if it is known, and the thread of a record; `followed` is that of a buffer of one thread. Times only grow.
+    /// The process, if known, and the thread of a record; `followed` is the thread that a buffer belongs to, if any.
+    /// Times must not decrease.
     pub(crate) fn of(
         &mut self,
         record: &spe::Record,
@@ -90,7 +91,7 @@ impl Threads {
         cpu: Option<u32>,
         followed: Option<u32>,
     ) -> Option<(Option<u32>, u32)> {
-        // Without the thread's id it is 0; that of the idle task is too.
+        // A missing thread id is 0, like the idle task's.
         let context = record.context.filter(|&context| context != 0 || self.has_contexts);
         if context.is_some() && !self.has_contexts {
             self.has_contexts = true;
@@ -109,7 +110,7 @@ impl Threads {
         ran.front().filter(|(from, _)| *from <= time).and_then(|(_, thread)| *thread)
     }
 
-    /// Forgets who ran before `time`.
+    /// Forgets the threads that ran before `time`.
     pub(crate) fn forget_before(&mut self, time: u64) {
         for ran in self.ran.values_mut() {
             ran_until(ran, time);
@@ -117,14 +118,14 @@ impl Threads {
     }
 }
 
-/// Forgets who ran before `time`, but for the last one.
+/// Forgets the threads that ran before `time`, except for the last one.
 fn ran_until(ran: &mut VecDeque<Ran>, time: u64) {
     while ran.get(1).is_some_and(|(from, _)| *from <= time) {
         ran.pop_front();
     }
 }
 
-/// What a record says, for whoever knows the rest.
+/// A sample with the contents of a record; the caller adds the rest.
 pub(crate) fn sample(record: &spe::Record, cores: Cores) -> RawSample {
     let data_src = if record.is_access() { cores.data_source(record) } else { crate::sample::DataSource(0) };
     RawSample {
@@ -143,8 +144,8 @@ pub(crate) fn sample(record: &spe::Record, cores: Cores) -> RawSample {
     }
 }
 
-/// The MIDR in a text: perf's description of a CPU, or `regs/identification/midr_el1` of sysfs (`0x00000000410fd0c0`; perf adds the
-/// variant and revision that it matches events by).
+/// The MIDR in a text: perf's description of a CPU, or `regs/identification/midr_el1` of sysfs (`0x00000000410fd0c0`;
+/// perf adds the variant and the revision by which it matches events).
 pub(crate) fn midr_in(text: &str) -> Option<u64> {
     let digits = text.split(',').next()?.trim().strip_prefix("0x")?;
     u64::from_str_radix(digits, 16).ok()

@@ -1,4 +1,5 @@
-//! A thread beside the workers: it adjusts the periods of the hardware events, and opens the events of CPUs that come online.
+//! A thread beside the workers that adjusts the periods of the hardware events, and opens the events of CPUs that come
+//! online.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,27 +22,28 @@ use super::plan::Steer;
 use crate::host::priority;
 use scxprof_base::cpus::parse_cpu_list;
 
-/// How often it runs.
+/// The interval between two rounds.
 const ROUND: Duration = Duration::from_millis(200);
-/// Adjusting may take one part in this many of a CPU: each read of another CPU's event interrupts it.
+/// The part of a CPU that adjusting may take is one in this many: each read of another CPU's event interrupts that CPU.
 const COST: u32 = 100;
 /// Periods within this factor of the right one are not changed.
 const NEAR: f64 = 1.25;
-/// A period is shortened at most by this factor at a time: an idle CPU may be busy the next moment.
+/// The most by which a period is shortened at a time: an idle CPU may become busy at any moment.
 const SHORTEN: u64 = 2;
-/// A period is lengthened at most by this factor at a time.
+/// The most by which a period is lengthened at a time.
 const LENGTHEN: u64 = 64;
-/// Samples in AUX areas come in pieces (`worker::aux_area`): what came in a shorter time says nothing of their rate.
+/// Samples in AUX areas arrive in pieces (`worker::aux_area`), so a shorter time says nothing about their rate.
 const AUX_SECONDS: f64 = 1.0;
-/// The longest of SPE (`arm_spe_event_sanitise_period()` in drivers/perf/arm_spe_pmu.c), and longer than any useful one of others.
+/// The longest period of SPE (`arm_spe_event_sanitise_period()` in drivers/perf/arm_spe_pmu.c), and longer than any
+/// useful one of other events.
 const MAX_PERIOD: u64 = MAX_PERIOD_SPE;
 
-/// The part of the CPUs whose events are checked in a round.
+/// In each round, the events of one in this many CPUs are checked.
 const CHECKED: usize = 10;
-/// An event of a CPU that is online was enabled for longer after this time.
+/// After this time, the enabled time of an event of an online CPU has certainly grown.
 const LONGER: Duration = Duration::from_millis(100);
 
-/// The thread, and how it ends.
+/// The thread, and the flag that ends it.
 #[derive(Debug)]
 pub(super) struct Watcher {
     stop: Sender<()>,
@@ -49,8 +51,8 @@ pub(super) struct Watcher {
 }
 
 impl Watcher {
-    /// Ends the thread; gives what it saw, as sentences, and whether it changed a period. `ended` are CPUs whose events ended before,
-    /// which it may have missed.
+    /// Ends the thread; returns sentences on what it saw, and whether it changed a period. `ended` are CPUs whose
+    /// events ended earlier, which the thread may have missed.
     pub(super) fn stop(self, ended: &[u32]) -> (Vec<String>, bool) {
         drop(self.stop);
         let Ok((mut sentences, has_steered, mut hotplug)) = self.thread.join() else {
@@ -88,7 +90,7 @@ struct SteerThread {
     steered: Vec<Steered>,
     hotplug: Hotplug,
     sys: PathBuf,
-    /// For how long the events of a CPU were enabled, in ns, and when that was read.
+    /// How long the events of each CPU had been enabled, in ns, and when that was read.
     enabled: BTreeMap<u32, (u64, Duration)>,
     /// The last CPU whose events were checked.
     checked: u32,
@@ -140,7 +142,7 @@ impl SteerThread {
         let online = online.and_then(|online| parse_cpu_list(&online)).filter(|online| !online.is_empty());
         let Some(online) = online else { return };
         for cpu in self.hotplug.saw(&online.into_iter().collect(), self.begin.elapsed()) {
-            // One at a time: the end of the capture must not wait for all.
+            // Lock for one CPU at a time: the end of the capture must not wait for all of them.
             let opened = live::lock(&self.live).open(cpu);
             match opened {
                 Ok(true) => {
@@ -154,8 +156,8 @@ impl SteerThread {
         }
     }
 
-    /// Finds events that ended because their CPU was offline for so short that nobody saw it, or because the host was suspended:
-    /// they are not enabled any longer than at the last check.
+    /// Finds events whose enabled time has not grown since the last check. They ended because their CPU was offline for
+    /// too short a time to be noticed, or because the host was suspended.
     fn check(&mut self) {
         let live = live::lock(&self.live);
         if live.is_stopped() {
@@ -186,9 +188,9 @@ struct Steered {
     name: String,
     steer: Steer,
     period: u64,
-    /// Since the period was last looked at.
+    /// Seconds since the period was last adjusted.
     seconds: f64,
-    /// The smallest and the largest so far.
+    /// The shortest and the longest period so far.
     range: (u64, u64),
     refused: Option<EventError>,
 }
@@ -206,7 +208,7 @@ impl Steered {
             if let Some(Sampling { event, last, .. }) =
                 cpu.sampling.iter_mut().find(|sampling| is_aux && sampling.plan == self.plan)
             {
-                // Such an event counts nothing; of its samples, each stands for a period.
+                // An event with an AUX area counts nothing; each of its samples stands for a period.
                 let now = cpu.owners.in_aux.load(Ordering::Relaxed);
                 let events = now.saturating_sub(*last).saturating_mul(self.period);
                 *by_cpu.entry(event.cpu).or_default() += events;
@@ -225,7 +227,7 @@ impl Steered {
             return;
         }
         for sampling in live.sampling().filter(|sampling| sampling.plan == self.plan) {
-            // For an offline CPU or a task that has ended, the error is harmless.
+            // If the CPU is offline or the task has ended, the error is harmless.
             if let Err(error) = sampling.event.set_period(period) {
                 if error.errno() == libc::EINVAL {
                     self.refused = Some(error);
@@ -235,13 +237,13 @@ impl Steered {
         }
         self.period = period;
         self.range = (self.range.0.min(period), self.range.1.max(period));
-        // For CPUs that come online.
+        // For CPUs that come online later.
         if let Some(event) = live.recipe.events.get_mut(self.plan) {
             event.spec.rate = Rate::Period(period);
         }
     }
 
-    /// `None` where every event was sampled: nothing had to be done.
+    /// `None` if every event was sampled, so that nothing was adjusted.
     fn sentence(&self) -> Option<String> {
         let Self { name, steer: Steer { rate, .. }, period, range: (least, greatest), .. } = self;
         if let Some(error) = &self.refused {
@@ -260,7 +262,7 @@ impl Steered {
     }
 }
 
-/// The period that gives the rate if the busiest CPU has this many events a second; `now` if there are none.
+/// The period that gives the rate if the busiest CPU has this many events a second; `now` if there are no events.
 fn next_period(steer: Steer, now: u64, events_per_second: f64) -> u64 {
     let right = events_per_second / f64::from(steer.rate.max(1));
     let ratio = right / now as f64;

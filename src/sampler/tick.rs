@@ -1,4 +1,4 @@
-//! Chooses the event of the timer source's samples: the scheduler's tick, else our own clock.
+//! Chooses the event of the timer source: the scheduler's tick if possible, else cpu-clock.
 
 use std::fmt;
 use std::ops::Range;
@@ -21,36 +21,38 @@ use scxprof_recover::{REGS_MASK, STACK_DUMP_SIZE};
 
 /// The default samples per second and CPU of cpu-clock.
 ///
-/// About 250, but no divisor, multiple or neighbour of a tick's rate (100, 250, 300 or 1000 Hz): at the tick's own rate the
-/// samples run in step with it and, at an unlucky phase, hit the scheduler that the tick calls instead of the thread. On a CPU
-/// that two threads shared, 250 Hz attributed up to a quarter of a spin loop's samples to kernel code, 263 Hz 0.5 %.
+/// About 250, but not a divisor, a multiple or a neighbour of any tick rate (100, 250, 300 or 1000 Hz). At the tick's
+/// own rate, samples run in step with it and, at an unlucky phase, hit the scheduler that the tick calls instead of the
+/// thread. On a CPU that two threads shared, 250 Hz attributed up to a quarter of a spin loop's samples to kernel code,
+/// 263 Hz 0.5 %.
 pub const DEFAULT_FREQ: u32 = 263;
 /// Above this many samples per second and CPU, cpu-clock slows the host by more than about 2 %.
 pub const COSTLY_FREQ: u32 = 1000;
-/// Addresses of a callchain; from the handler of a timer to the interrupt's entry there are 5 (Linux 6.18).
+/// The most addresses of a call chain; from the handler of a timer to the interrupt's entry there are 5 (Linux 6.18).
 pub const MAX_STACK: u16 = 16;
 
-/// How long an event may take to advance, and to give [`ENOUGH`] samples, where other threads have most of the CPU.
+/// How long to wait for an event to advance and to give [`ENOUGH`] samples, if other threads have most of the CPU.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Samples that show whether the callchains tell user code: the thread that is sampled begins in the kernel, and a softirq may run in
-/// it, which is a few of them.
+/// Samples that show whether call chains tell user code from kernel code. A few of them may be of kernel code, because
+/// the thread begins there and softirqs may run in it.
 const ENOUGH: usize = 20;
-/// The least time for that: a burst of softirqs, or of another guest of the host, is shorter.
+/// The shortest measurement: bursts of softirqs, or of another guest of the host, are shorter.
 const LEAST: Duration = Duration::from_millis(80);
-/// How often an event is tried: what showed too little user code may have met a burst of softirqs.
+/// How often an event is tried: a burst of softirqs can make one attempt show too little user code.
 const TRIES: usize = 2;
 /// How often the ring of a probe is read.
 const STEP: Duration = Duration::from_millis(20);
-/// Pages of the ring for the samples of a probe, some 300 of them; `perf_event_mlock_kb` grants this many.
+/// Pages of the ring for the samples of a probe, some 300 of them; `perf_event_mlock_kb` allows this many.
 const PAGES: usize = 64;
 
-/// The events, best first. Each has a bounded rate: the tick's, or that of a clock of our own. `irq_vectors:local_timer_entry` is
-/// none of them, for it happens for every timer that a thread of the host sets.
+/// The events, best first. Each has a bounded rate: that of the tick, or of a clock of our own.
+/// `irq_vectors:local_timer_entry` is not among them, because it occurs for every timer that any thread of the host
+/// sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TickKind {
     /// `timer:hrtimer_expire_entry`, filtered on the tick's handler: the tick and nothing else.
     HrtimerExpire,
-    /// `cpu-clock`: our own timer, at the cost of its interrupts.
+    /// `cpu-clock`: a timer of our own, which costs additional interrupts.
     CpuClock,
 }
 
@@ -83,7 +85,7 @@ pub enum Refusal {
     /// Tracefs or the event in it cannot be read.
     #[error(transparent)]
     Tracefs(#[from] TracefsError),
-    /// The kernel's symbols cannot be read, so kernel code could not be distinguished from user code.
+    /// The kernel's symbols cannot be read, so kernel code cannot be distinguished from user code.
     #[error(transparent)]
     Kallsyms(#[from] KallsymsError),
     /// The kernel lacks the required symbols.
@@ -100,7 +102,8 @@ pub enum Refusal {
         /// How long it was watched.
         millis: u128,
     },
-    /// The callchains do not show that user code was interrupted: the kernel enters or unwinds in an unknown way.
+    /// The call chains do not show that user code was interrupted: the kernel's interrupt entry or its unwinding is
+    /// unknown.
     #[error("of {samples} samples of a loop in user code, the callchains show {user} as such")]
     Blind {
         /// Samples of the loop.
@@ -111,7 +114,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// True if the kernel has the event but denies us access.
+    /// True if the kernel has the event but denies access.
     #[must_use]
     pub fn is_forbidden(&self) -> bool {
         matches!(self, Self::Event(error) if matches!(error.errno(), libc::EACCES | libc::EPERM))
@@ -125,17 +128,18 @@ pub struct TickPlan {
     pub kind: TickKind,
     /// The event's description.
     pub spec: EventSpec,
-    /// The interrupt entries for [`super::user::is_user_interrupt`]; empty for cpu-clock, which has the mode in the header of
-    /// its samples.
+    /// The interrupt entries for [`super::user::is_user_interrupt`]; empty for cpu-clock, whose samples have the mode
+    /// in their header.
     pub entries: Vec<Range<u64>>,
     /// Samples per second on the busy CPU; `None` until [`probe`] has measured it.
     pub rate: Option<f64>,
-    /// The better events and why they do not work.
+    /// The better events, and why each does not work.
     pub refused: Vec<(TickKind, Refusal)>,
 }
 
 impl TickPlan {
-    /// An event of `attr.type` `type_` that samples its context every `period` hits, or ns of cpu-clock.
+    /// An event of `attr.type` `type_` that samples its context every `period` hits, or every `period` ns for
+    /// cpu-clock.
     fn new(kind: TickKind, type_: u32, config: u64, period: u64) -> Self {
         let callchain = if kind == TickKind::CpuClock { 0 } else { MAX_STACK };
         let spec = EventSpec {
@@ -152,7 +156,7 @@ impl TickPlan {
             is_pinned: false,
             is_sched: false,
             context: Some(Context { regs: REGS_MASK, stack: STACK_DUMP_SIZE.into(), callchain }),
-            // There is no data address for the kernel to translate or weigh.
+            // There is no data address that the kernel could translate or weigh.
             wants: [Feature::PhysAddr, Feature::DataPageSize, Feature::WeightStruct]
                 .into_iter()
                 .fold(Features::all(), Features::less),
@@ -167,7 +171,7 @@ impl TickPlan {
         Self::new(TickKind::CpuClock, perf::PERF_TYPE_SOFTWARE, perf::PERF_COUNT_SW_CPU_CLOCK.into(), period)
     }
 
-    /// Hits per sample, for cpu-clock ns per sample.
+    /// Hits per sample; for cpu-clock, ns per sample.
     #[must_use]
     pub fn period(&self) -> u64 {
         match self.spec.rate {
@@ -175,8 +179,8 @@ impl TickPlan {
         }
     }
 
-    /// Opens the event for every process on `cpu`, disabled, with its filter and the features that the kernel accepts of
-    /// `features`, for a ring of `pages` pages.
+    /// Opens the event for every process on `cpu`, disabled, with its filter, those `features` that the kernel accepts,
+    /// and a ring of `pages` pages.
     ///
     /// # Errors
     /// [`Refusal::Event`].
@@ -188,13 +192,13 @@ impl TickPlan {
     }
 }
 
-/// What served before, and for which arguments.
+/// The plan that worked before, and its arguments.
 static SERVED: Mutex<Option<(Asked, Served)>> = Mutex::new(None);
 
 /// The arguments of [`probe`] that matter.
 type Asked = (PathBuf, Option<u32>, bool, Features);
 
-/// A plan that was measured, without what was refused: nothing was.
+/// A plan that was measured; only a plan for which no event was rejected is stored.
 #[derive(Debug, Clone)]
 struct Served {
     kind: TickKind,
@@ -203,8 +207,9 @@ struct Served {
     rate: Option<f64>,
 }
 
-/// As [`probe`], but the best event is not tried again in a process where it has served, as who samples in many short slices
-/// would spend more on that than on sampling. Neither the kernel's symbols nor its tracepoints change until the next boot.
+/// As [`probe`], but a process that has found the best event to work does not try it again: a caller that samples in
+/// many short slices would spend more time on that than on sampling. The kernel's symbols and tracepoints do not change
+/// before the next boot.
 ///
 /// # Errors
 /// Those of [`probe`].
@@ -232,10 +237,10 @@ pub fn probe_once(
 
 /// Tries the events on `cpu`, best first, and returns the first that advances while the CPU is kept busy.
 ///
-/// `procfs` is `/proc`; `freq` is the rate that somebody asked for, in samples per second and CPU; with `kernel` kernel code is to be
-/// sampled too; `features` are what the samples
-/// are to carry. Takes the CPU for [`ENOUGH`] ticks and [`LEAST`], 80 ms at 250 Hz, and longer where others keep it busy or an event does not serve.
-/// What was refused and why is in [`TickPlan::refused`].
+/// `procfs` is `/proc`; `freq` is the requested rate in samples per second and CPU; `kernel` says that kernel code is
+/// sampled too; `features` are what the samples should contain. This keeps the CPU busy for [`ENOUGH`] ticks and at
+/// least [`LEAST`] (80 ms at 250 Hz), and longer if other threads use the CPU or an event does not work.
+/// [`TickPlan::refused`] has the rejected events with the reasons.
 ///
 /// # Errors
 /// Not even cpu-clock works; the error contains the other reasons.
@@ -256,7 +261,7 @@ pub fn probe(
     Err(refused)
 }
 
-/// Tries what others on the CPU may have spoilt [`TRIES`] times.
+/// Makes up to [`TRIES`] attempts, because other threads on the CPU may have spoilt one.
 fn again<T>(mut attempt: impl FnMut() -> Result<T, Refusal>) -> Result<T, Refusal> {
     let mut tried = attempt();
     for _ in 1..TRIES {
@@ -268,7 +273,7 @@ fn again<T>(mut attempt: impl FnMut() -> Result<T, Refusal>) -> Result<T, Refusa
     tried
 }
 
-/// The plan for `kind` on this host, not yet tried.
+/// The plan for `kind` on this host, which was not tried yet.
 ///
 /// # Errors
 /// A rate was requested, or symbols or tracefs cannot be read; never for cpu-clock.
@@ -296,8 +301,8 @@ pub fn plan(kind: TickKind, procfs: &Path, freq: Option<u32>, kernel: bool) -> R
     Ok(plan)
 }
 
-/// Opens the event as it will be sampled, keeps `cpu` busy until there are enough samples, and looks whether the
-/// samples of the thread that kept it busy are told to be user code.
+/// Opens the event as it will be sampled, keeps `cpu` busy until there are enough samples, and checks that the samples
+/// of the busy thread are recognized as user code.
 ///
 /// # Errors
 /// The event cannot be opened, does not advance, or does not show user code.
@@ -332,17 +337,17 @@ pub fn measure(mut plan: TickPlan, features: Features, cpu: u32) -> Result<TickP
     if count == 0 || enabled == 0 {
         return Err(Refusal::Silent { cpu, millis: begin.elapsed().as_millis() });
     }
-    // cpu-clock counts ns, and has its own rate from the first one on.
+    // cpu-clock counts ns, and has its final rate from the start.
     let counted = count as f64 * 1e9 / enabled as f64 / plan.period() as f64;
     plan.rate = Some(if judges { ticks.rate().unwrap_or(counted) } else { counted });
-    // Fewer samples say nothing; the rate is bounded in any case.
+    // With fewer samples there is no verdict; the rate is bounded in any case.
     if judges && samples >= ENOUGH && user * 2 < samples {
         return Err(Refusal::Blind { samples, user });
     }
     Ok(plan)
 }
 
-/// The times of ticks, of which few tell the rate.
+/// The times of ticks; a few of them show the rate.
 #[derive(Debug, Default)]
 struct Ticks {
     count: u64,
@@ -364,7 +369,7 @@ impl Ticks {
     }
 }
 
-/// Makes no system call, so that the interrupts hit user code.
+/// Spins without system calls, so that the interrupts hit user code.
 fn spin(stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         std::hint::spin_loop();

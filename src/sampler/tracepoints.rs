@@ -1,4 +1,4 @@
-//! The events of the scheduler on this host: which tracepoints, their numbers and formats.
+//! The scheduler's tracepoints on this host, with their ids and formats.
 
 use std::path::Path;
 
@@ -7,15 +7,15 @@ use super::error::SamplerError;
 use crate::host::tracefs::Tracefs;
 use scxprof_perf::tracepoint::{self, SchedDecoder};
 
-/// Which events of the scheduler to sample.
+/// Which scheduling events to sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SchedOptions {
-    /// Also when interrupts and softirqs are handled.
+    /// Also the handling of interrupts and softirqs.
     pub irq: bool,
     /// Also the CPU time that the kernel charges (`sched_stat_runtime`), which `perf sched latency` reads.
     pub runtime: bool,
-    /// Also what a sched_ext scheduler does with its dispatch queues (DSQs), if one is loaded. It takes BPF; without it, the other
-    /// events are sampled, and a note says why.
+    /// Also insertions into dispatch queues (DSQs) by a sched_ext scheduler, if one is loaded. This needs BPF; without
+    /// BPF, the other events are sampled, and a note gives the reason.
     pub dsq: bool,
 }
 
@@ -25,10 +25,10 @@ pub fn has_scheduler(sysfs: &Path) -> bool {
     std::fs::read(sysfs.join("kernel/sched_ext/state")).is_ok_and(|state| state.trim_ascii() == b"enabled")
 }
 
-/// The event without which the others mean little.
+/// The event that all results depend on.
 const SWITCH: &str = "sched:sched_switch";
 
-/// The tracepoints and how to decode them; notes say which of them this kernel lacks.
+/// The tracepoints and how to decode them; notes name those that this kernel lacks.
 ///
 /// # Errors
 /// [`SamplerError::Tracefs`], [`SamplerError::Tracepoint`].

@@ -1,4 +1,4 @@
-//! Tells from a sample's kernel callchain whether a timer interrupt hit user code.
+//! Decides by a sample's kernel call chain whether a timer interrupt hit user code.
 
 use std::ops::Range;
 
@@ -7,15 +7,15 @@ pub const CONTEXT_KERNEL: u64 = (-128_i64) as u64;
 /// `PERF_CONTEXT_MAX`: values from here on are context markers, not addresses.
 pub const CONTEXT_MAX: u64 = (-4095_i64) as u64;
 
-/// True if the interrupt whose handler took this sample had interrupted user code.
+/// True if the interrupt whose handler took this sample interrupted user code.
 ///
-/// `callchain` is the sample's, innermost address first, as in `PERF_SAMPLE_CALLCHAIN`; `entries` are the address ranges of the
-/// kernel's interrupt entries ([`crate::host::kallsyms::Kallsyms::entries`]). An interrupt of user code begins with an empty
-/// kernel stack, so the chain ends at the entry. An interrupt of kernel code has the interrupted function below the entry: a
-/// syscall, a page fault, a softirq at the end of another interrupt. Hence the innermost entry must be the last address; it is
-/// not enough that the last address is an entry.
+/// `callchain` is the sample's, innermost address first, as in `PERF_SAMPLE_CALLCHAIN`; `entries` are the address
+/// ranges of the kernel's interrupt entries ([`crate::host::kallsyms::Kallsyms::entries`]). When an interrupt hits user
+/// code, the kernel stack is empty, so the chain ends at the entry. When it hits kernel code, the interrupted function
+/// is below the entry: a syscall, a page fault, a softirq at the end of another interrupt. So the innermost entry must
+/// be the last address; it is not enough that the last address is an entry.
 ///
-/// A chain that the kernel truncated (`sample_max_stack`) is too long for user code and counts as kernel code.
+/// A chain that the kernel truncated (`sample_max_stack`) is too long for user code, so it counts as kernel code.
 #[must_use]
 pub fn is_user_interrupt(callchain: impl Iterator<Item = u64>, entries: &[Range<u64>]) -> bool {
     let mut kernel = false;
@@ -40,7 +40,7 @@ mod tests {
     const HANDLER: u64 = 0xffff_ffff_8141_0000;
     const SYSCALL: u64 = 0xffff_ffff_8100_00ac;
 
-    /// The tick's entry, and another one that does not occur.
+    /// The entry of the tick, and another one that does not occur in the chains.
     const ENTRIES: [Range<u64>; 2] =
         [0xffff_ffff_8100_0df0..0xffff_ffff_8100_0e10, 0xffff_ffff_8100_0f10..0xffff_ffff_8100_0f30];
 

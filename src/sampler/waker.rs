@@ -1,4 +1,4 @@
-//! Wakes the thread of the session.
+//! Wakes the session's thread.
 
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, Thread};
@@ -8,21 +8,21 @@ use crossbeam_channel::TryRecvError;
 
 /// Lets the session's thread sleep until there is a batch.
 ///
-/// A channel's own wait yields the CPU several times before it sleeps. While every CPU is busy, each of these is a switch to what is
-/// sampled and back, which displaces its caches.
+/// The receive operation of a channel yields the CPU several times before it sleeps. While every CPU is busy, each
+/// yield switches to a sampled thread and back, which displaces that thread's cache contents.
 #[derive(Debug, Clone, Default)]
 pub struct Waker(Arc<OnceLock<Thread>>);
 
 impl Waker {
-    /// There is something to read.
+    /// Tells the session that there is something to read.
     pub(super) fn wake(&self) {
         if let Some(thread) = self.0.get() {
             thread.unpark();
         }
     }
 
-    /// What `next` gives; if it has nothing yet, what it gives after the next [`Waker::wake`] or after so long. Only the thread that waited
-    /// first is woken.
+    /// Returns the result of `next`. If it has nothing yet, waits for [`Waker::wake`], at most `most`, and calls it
+    /// again. Only the thread that waited first is woken.
     pub(super) fn wait<T>(
         &self,
         most: Duration,
@@ -31,7 +31,7 @@ impl Waker {
         self.0.get_or_init(thread::current);
         match next() {
             Err(TryRecvError::Empty) => {
-                // It returns at once if it was woken since `next` was called.
+                // Returns at once if the thread was woken since `next` was called.
                 thread::park_timeout(most);
                 next()
             }
@@ -40,7 +40,7 @@ impl Waker {
     }
 }
 
-/// Wakes it when it is dropped, as the end of a channel does not.
+/// Wakes the session when dropped, because the end of a channel does not.
 #[derive(Debug, Clone)]
 pub(super) struct WakesAtEnd(pub(super) Waker);
 
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn what_comes_and_the_end_wake_the_thread_that_waits() {
-        /// As the outlet of a worker.
+        /// Has the form of a worker's outlet.
         struct Outlet {
             to: Sender<u32>,
             waker: WakesAtEnd,
@@ -83,7 +83,7 @@ mod tests {
         let begin = Instant::now();
         let mut got = Vec::new();
         loop {
-            // Without being woken it would take an hour.
+            // If it is not woken, this takes an hour.
             match waker.wait(Duration::from_secs(3600), || from.try_recv()) {
                 Ok(at) => got.push(at),
                 Err(TryRecvError::Empty) => {}

@@ -151,13 +151,13 @@ impl std::fmt::Display for RefusedFeature {
     }
 }
 
-/// Finds the features that the kernel accepts: tries all wanted ones, then fewer, the newest given up first. Then it tries each
-/// feature that was given up alone again, so that only rejected ones are missing.
+/// Finds the features that the kernel accepts: tries all wanted ones, then fewer, dropping the newest first. Then it
+/// tries each dropped feature again, so that only rejected ones are missing.
 ///
-/// `open` tries one set. EACCES and EPERM remove features that need rights; EINVAL, E2BIG and EOPNOTSUPP those that may be
-/// unknown to the kernel; any other error is final.
+/// `open` tries one set. EACCES and EPERM remove features that need rights; EINVAL, E2BIG and EOPNOTSUPP remove
+/// features that the kernel may not know; any other error is final.
 ///
-/// The missing features come with the kernel's error for each alone.
+/// Returns the accepted features, and each missing feature with the kernel's error for it.
 ///
 /// # Errors
 /// The last error of `open`.
@@ -210,7 +210,7 @@ pub fn negotiate<T, E>(
 mod tests {
     use super::*;
 
-    /// A kernel that knows only `known`, and grants rights to the kernel's data or not.
+    /// A kernel that knows only `known`; `rights` says whether it grants access to kernel data.
     fn kernel(known: &[Feature], rights: bool) -> Result<(Features, Vec<RefusedFeature>), i32> {
         let open = |features: Features| {
             let needs_rights = features.has(Feature::PhysAddr) || features.has(Feature::Kernel);

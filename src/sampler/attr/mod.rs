@@ -1,4 +1,4 @@
-//! Computes a `perf_event_attr` from a description of the event, without asking the kernel: pure.
+//! Computes a `perf_event_attr` from a description of the event (pure: no system calls).
 
 mod feature;
 
@@ -38,30 +38,31 @@ pub struct EventSpec {
     pub precise: u8,
     /// The event that leads its group and only counts; the kernel requires it for some events (`mem-loads-aux`).
     pub leader: Option<Config>,
-    /// How it can leave out accesses of the kernel and of guests.
+    /// How the event can exclude accesses of the kernel and of guests.
     pub exclude: Exclude,
     /// A filter in the syntax of tracefs, for a tracepoint.
     pub filter: Option<String>,
-    /// The parts of the interrupted context in samples; the address is then recovered from them.
+    /// The parts of the interrupted context that samples contain; the address is then recovered from them.
     pub context: Option<Context>,
     /// Its samples are in an AUX area beside its ring.
     pub aux: Option<Aux>,
-    /// The call chain in each sample: it is an event of the profiler, and its samples contain nothing about memory.
+    /// Each sample contains a call chain and no memory access: this is an event of the profiler.
     pub callchain: Option<Callchain>,
-    /// It must always be on the PMU (`attr.pinned`): where there is no counter for it, it samples nothing, instead of taking turns.
+    /// The event must always be on the PMU (`attr.pinned`): without a free counter it samples nothing, instead of being
+    /// multiplexed.
     pub is_pinned: bool,
     /// The features that its samples can use.
     pub wants: Features,
-    /// Its samples contain a tracepoint's fields, and nothing about memory: it is an event of the scheduler.
+    /// Samples contain a tracepoint's fields and no memory access: this is a scheduling event.
     pub is_sched: bool,
 }
 
-/// What of the interrupted program a profile contains.
+/// What a call chain contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Callchain {
-    /// Samples of user code, and its part of the chain.
+    /// Samples of user code, and the user part of the chain.
     pub user: bool,
-    /// The same of the kernel.
+    /// Samples of kernel code, and the kernel part of the chain.
     pub kernel: bool,
     /// `attr.sample_max_stack`, frames.
     pub max_stack: u16,
@@ -72,7 +73,7 @@ pub struct Callchain {
 pub enum Exclude {
     /// `exclude_kernel`.
     Kernel,
-    /// `exclude_kernel`, and `exclude_guest`: a guest's accesses do not belong to a thread that we can name.
+    /// `exclude_kernel`, and `exclude_guest`: accesses of a guest cannot be attributed to one of its threads.
     KernelAndGuest,
     /// None: samples are filtered after they have been read.
     Nothing,
@@ -92,13 +93,14 @@ pub struct Context {
     pub regs: u64,
     /// `attr.sample_stack_user`, bytes.
     pub stack: u32,
-    /// `attr.sample_max_stack` of a kernel callchain, with which a tracepoint separates user code from kernel code; 0 for none.
+    /// `attr.sample_max_stack` of a kernel call chain, by which user code is told from kernel code at a tracepoint; 0
+    /// for none.
     pub callchain: u16,
 }
 
 impl EventSpec {
-    /// Each minor page fault: counted after the fault has been handled, so the page has a frame (`PERF_COUNT_SW_PAGE_FAULTS` is
-    /// counted before, when there is nearly never one).
+    /// Each minor page fault, counted after the kernel has handled it, so that the page has a frame
+    /// (`PERF_COUNT_SW_PAGE_FAULTS` counts earlier, when the page rarely has one).
     #[must_use]
     pub fn minor_faults() -> Self {
         Self {
@@ -119,7 +121,7 @@ impl EventSpec {
         }
     }
 
-    /// With the registers and `bytes` of the stack of user code in each sample, so that its stacks can be unwound without frame
+    /// Adds the registers and `bytes` of the user stack to each sample, so that stacks can be unwound without frame
     /// pointers. The kernel copies at most 65,528 bytes, in multiples of 8.
     #[must_use]
     pub fn with_user_stack(self, bytes: u16) -> Self {
@@ -127,14 +129,14 @@ impl EventSpec {
         Self { context: Some(Context { regs: REGS_MASK, stack, callchain: 0 }), ..self }
     }
 
-    /// True if it counts ns.
+    /// True if the event counts ns.
     #[must_use]
     pub fn is_clock(&self) -> bool {
         let clocks = [sys::PERF_COUNT_SW_CPU_CLOCK, sys::PERF_COUNT_SW_TASK_CLOCK].map(u64::from);
         self.kind == sys::PERF_TYPE_SOFTWARE && clocks.contains(&self.config.0[0])
     }
 
-    /// Each hit of a tracepoint of the scheduler (`system:name`), by its number in tracefs.
+    /// Each hit of a scheduler tracepoint (`system:name`) with the given tracefs id.
     #[must_use]
     pub fn sched(name: &'static str, id: u64) -> Self {
         Self {
@@ -149,22 +151,24 @@ impl EventSpec {
     }
 }
 
-/// The common part of the attrs of one capture: inheriting events follow forks and may begin at exec.
+/// The part of the attrs that all events of a capture have in common. Inheriting events follow forks, and can begin at
+/// exec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Scope {
     /// Children and new threads are followed (`attr.inherit`).
     pub inherit: bool,
     /// Counting begins when the task calls exec.
     pub enable_on_exec: bool,
-    /// Times are those of the scheduler's clock instead of CLOCK_MONOTONIC: in a batch, PEBS converts to no other clock.
+    /// Times are those of the scheduler's clock instead of CLOCK_MONOTONIC: batched PEBS cannot convert to another
+    /// clock.
     pub sched_clock: bool,
 }
 
 /// The fields that identify every record, in samples and in trailers alike.
 const IDENTITY: u64 = sample_type::IDENTIFIER | sample_type::TID | sample_type::TIME | sample_type::CPU;
 
-/// The bytes in a ring of `pages` pages at which its reader is woken: a quarter of it, at most 1 MiB. This is often enough to
-/// prevent overflow, and rare enough not to disturb.
+/// The number of bytes in a ring of `pages` pages at which its reader is woken: a quarter of the ring, at most 1 MiB.
+/// This is often enough to prevent overflow, and rare enough not to disturb the workload.
 #[must_use]
 pub fn watermark(pages: usize) -> u32 {
     (pages * page_size() / 4).min(1 << 20) as u32
@@ -183,7 +187,7 @@ pub fn sampling(event: &EventSpec, features: Features, scope: Scope, watermark: 
     set_event(&mut attr, event, &config);
     attr.set_precise_ip(event.precise.into());
     if event.leader.is_some() {
-        // It starts with its leader.
+        // The event starts with its leader.
         attr.set_disabled(0);
         attr.set_enable_on_exec(0);
     }
@@ -196,8 +200,8 @@ pub fn sampling(event: &EventSpec, features: Features, scope: Scope, watermark: 
     }
     attr.sample_type = IDENTITY | t::IP | t::PERIOD;
     if event.is_sched {
-        // A hit of sched_stat_runtime counts as many events as ns, and without PERIOD each of them is a sample
-        // (perf_swevent_event() in kernel/events/core.c).
+        // One hit of sched_stat_runtime counts as as many events as it has ns. Without PERIOD, each of them would be a
+        // sample (perf_swevent_event() in kernel/events/core.c).
         attr.sample_type = IDENTITY | t::PERIOD | t::RAW;
     } else if let Some(callchain) = event.callchain {
         attr.sample_type |= t::CALLCHAIN;
@@ -228,7 +232,7 @@ pub fn sampling(event: &EventSpec, features: Features, scope: Scope, watermark: 
             attr.set_exclude_callchain_user(1);
         }
         if event.kind == sys::PERF_TYPE_TRACEPOINT {
-            // Every hit of a tracepoint counts as kernel code, so excluding the kernel would exclude all.
+            // Every hit of a tracepoint counts as kernel code, so excluding the kernel would exclude all hits.
             attr.set_exclude_kernel(0);
         }
     } else {
@@ -247,7 +251,7 @@ pub fn sampling(event: &EventSpec, features: Features, scope: Scope, watermark: 
     attr
 }
 
-/// The attr of the event that leads `event`'s group: it counts, and samples nothing; `None` if no leader is needed.
+/// The attr of the event that leads `event`'s group: it only counts. `None` if no leader is needed.
 #[must_use]
 pub fn leader(event: &EventSpec, features: Features, scope: Scope) -> Option<sys::perf_event_attr> {
     let config = event.leader.as_ref()?;
@@ -274,7 +278,7 @@ fn set_event(attr: &mut sys::perf_event_attr, event: &EventSpec, config: &Config
 
 /// The attr of the dummy event that provides the side-band: mappings, names, forks, exits, cgroups.
 ///
-/// With `switches` it also says which thread runs from when on.
+/// With `switches` it also reports context switches.
 #[must_use]
 pub fn side_band(features: Features, scope: Scope, watermark: u32, switches: bool) -> sys::perf_event_attr {
     let mut attr = common(features, scope);
@@ -289,9 +293,9 @@ pub fn side_band(features: Features, scope: Scope, watermark: u32, switches: boo
     attr.set_task(1);
     attr.set_context_switch(switches.into());
     attr.set_cgroup(u64::from(features.has(Feature::Cgroup)));
-    // Not build_id: with build ids the mappings lack the inode, which identifies shared memory. Besides, if one profiler
-    // requests build ids, the kernel marks the mappings of the others as if they had one (observed on 6.18), and then `perf
-    // record` aborts.
+    // Not build_id: with build ids the mappings lack the inode, which identifies shared memory. In addition, if one
+    // profiler requests build ids, the kernel marks the mappings of the others as if they had one (observed on 6.18),
+    // and `perf record` aborts.
     attr.set_watermark(1);
     attr.__bindgen_anon_2.wakeup_watermark = watermark;
     attr

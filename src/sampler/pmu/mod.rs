@@ -1,4 +1,4 @@
-//! The PMUs that sysfs describes, and what they offer for sampling memory accesses: there is no table of processors.
+//! The PMUs that sysfs describes, and what they offer for sampling memory accesses. There is no table of processors.
 //!
 //! A PMU is a directory of `bus/event_source/devices`: `type` is `attr.type`, `format/*` gives the bits of `attr.config` to
 //! `attr.config4` that a term sets, `events/*` are named lists of terms, `caps/*` are capabilities, and `cpus` (hybrid core
@@ -58,12 +58,12 @@ pub struct Config(pub [u64; 5]);
 pub struct Field {
     /// The index of the word in a [`Config`].
     pub word: usize,
-    /// Its bits; a value's lowest bit goes to the lowest of them.
+    /// The bits; the lowest bit of a value goes to the lowest of them.
     pub bits: u64,
 }
 
 impl Field {
-    /// Parses a file in `format`; `None` if it is malformed.
+    /// Parses a file of `format`; `None` if it is malformed.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (word, ranges) = text.trim().split_once(':')?;
@@ -113,7 +113,7 @@ fn digits<T: std::str::FromStr>(text: &str) -> Option<T> {
     text.parse().ok()
 }
 
-/// A PMU as its directory describes it. The texts are parsed only when needed, so others cannot cause errors.
+/// A PMU as its directory describes it. Texts are parsed only when they are needed, so unused ones cannot cause errors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pmu {
     /// Its directory's name, such as `cpu_core`.
@@ -124,7 +124,8 @@ pub struct Pmu {
     pub kind: u32,
     /// `cpus`: the CPUs that a hybrid core PMU belongs to; `None` for all CPUs.
     pub cpus: Option<Vec<u32>>,
-    /// `cpumask`: the CPUs on which to open an uncore event, one for each unit; of SPE, all CPUs that have it. `None` without.
+    /// `cpumask`: for an uncore event, one CPU for each unit; for SPE, all CPUs that have it. `None` if the file does
+    /// not exist.
     pub cpumask: Option<Vec<u32>>,
     /// `format/*`.
     pub format: BTreeMap<String, String>,
@@ -172,7 +173,7 @@ impl Pmu {
         Ok(Field::parse(text).ok_or_else(|| host::Error::Parse { path, text: text.clone(), reason })?)
     }
 
-    /// Sets a term, and replaces its value (perf ORs the two: its ldlat=30 over the 3 of sysfs gives 31).
+    /// Sets a term and replaces its previous value. (perf ORs the two: its ldlat=30 over the 3 of sysfs gives 31.)
     ///
     /// # Errors
     /// As [`Pmu::field`], and [`PmuError::TooLarge`].
@@ -226,7 +227,7 @@ pub struct Pmus {
     pub ibs_op: Option<Pmu>,
     /// Arm's statistical profiling (`arm_spe_0` and so on), one for each kind of core.
     pub arm_spe: Vec<Pmu>,
-    /// The kernel's page tables are hidden while user code runs (`kpti` on arm64), as a protection against Meltdown.
+    /// The kernel's page tables are unmapped while user code runs (`kpti` on arm64), as a protection against Meltdown.
     pub isolates_tables: bool,
 }
 
@@ -234,7 +235,7 @@ impl Pmus {
     /// Reads the PMUs below `sys`, the root of sysfs.
     ///
     /// # Errors
-    /// [`PmuError`]. Other PMUs than these are not read.
+    /// [`PmuError`]. Only these PMUs are read.
     pub fn read(sys: &Path) -> Result<Self, PmuError> {
         let dir = sys.join(DEVICES);
         let names = names(&dir)?;
@@ -271,7 +272,7 @@ fn read(path: &Path) -> Result<String, host::Error> {
     Ok(String::from_utf8_lossy(&host::read(path)?).trim().to_owned())
 }
 
-/// The files of a directory with their text; none if there is no such directory.
+/// The files of a directory with their text; empty if there is no such directory.
 fn texts(dir: &Path) -> Result<BTreeMap<String, String>, host::Error> {
     if !dir.is_dir() {
         return Ok(BTreeMap::new());

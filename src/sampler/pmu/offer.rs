@@ -1,4 +1,4 @@
-//! What the PMUs offer for sampling memory accesses, or one sentence why they do not: pure, from what was read.
+//! What the PMUs offer for sampling memory accesses, or one sentence on why they do not (pure).
 
 use std::path::PathBuf;
 
@@ -9,13 +9,13 @@ use crate::host;
 
 /// The least latency in cycles that IBS can filter by (`perf_ibs_init()` in arch/x86/events/amd/ibs.c).
 pub const MIN_LDLAT_IBS: u32 = 128;
-/// The greatest.
+/// The greatest latency in cycles that IBS can filter by.
 pub const MAX_LDLAT_IBS: u32 = 2048;
 
 /// Intel's load-latency and precise-store events, of each core PMU that has them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pebs {
-    /// One; on hybrid processors one for each kind of core.
+    /// One PMU; on hybrid processors one for each kind of core.
     pub pmus: Vec<PebsPmu>,
     /// The CPUs of core PMUs without `mem-loads`, by the PMU's name: they are not sampled.
     pub without: Vec<(String, Option<Vec<u32>>)>,
@@ -55,13 +55,13 @@ impl PebsPmu {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum NoPebs {
-    /// No PMU of the cores.
+    /// There is no PMU of the cores.
     #[error("no PMU of the CPU cores in {}", dir.display())]
     NoCorePmu {
         /// The directory that would contain it.
         dir: PathBuf,
     },
-    /// The kernel shows the event only if it drives PEBS.
+    /// The kernel lists the event only if it supports PEBS on this processor.
     #[error("no mem-loads event in {}: this kernel has no PEBS here", list(events))]
     NoMemLoads {
         /// The directories that would contain it.
@@ -73,7 +73,7 @@ pub enum NoPebs {
         /// The file that shows it.
         path: PathBuf,
     },
-    /// A `mem-loads` of another kind (POWER has one).
+    /// A `mem-loads` of another kind, such as that of POWER.
     #[error("{} has no ldlat: its mem-loads is not a PEBS event", format.display())]
     NoLdlat {
         /// The directory that would contain it.
@@ -95,8 +95,8 @@ pub struct Ibs {
     pub kind: u32,
     /// `cnt_ctl=1`: it counts dispatched ops, not cycles, so that waiting ops are not sampled more often.
     pub ops: Config,
-    /// The bit that makes `attr.exclude_*` legal: the kernel filters samples itself (Linux 6.14); `None` if the kernel rejects
-    /// exclusion.
+    /// The bit that makes `attr.exclude_*` legal: the kernel then filters samples itself (Linux 6.14). `None` if the
+    /// kernel rejects exclusion.
     pub swfilt: Option<Field>,
     /// The hardware threshold for the latency.
     pub ldlat: Ldlat,
@@ -111,10 +111,11 @@ pub struct Ibs {
 pub enum Ldlat {
     /// No `caps/ldlat`.
     None,
-    /// There is one, but it also leaves out every load that hits the L3 cache (Zen 5; arch/x86/events/amd/ibs.c).
+    /// There is a threshold, but it also leaves out every load that hits the L3 cache (Zen 5;
+    /// arch/x86/events/amd/ibs.c).
     L3MissOnly(Field),
-    /// There is one without this side effect: processors later than Zen 5, which also have `caps/strmst` or `caps/rmtsocket`
-    /// (Linux 7.1).
+    /// There is a threshold without this side effect: processors later than Zen 5, which also have `caps/strmst` or
+    /// `caps/rmtsocket` (Linux 7.1).
     Alone(Field),
 }
 
@@ -139,7 +140,7 @@ pub enum NoIbs {
         /// The directory that would contain it.
         dir: PathBuf,
     },
-    /// It cannot count ops (the first processors with IBS).
+    /// The IBS cannot count ops (the first processors with IBS).
     #[error("{} does not exist: this processor's IBS cannot count ops", path.display())]
     NoOpCount {
         /// The file of the term.
@@ -159,13 +160,13 @@ pub struct SpePmu {
     pub kind: u32,
     /// The CPUs of the PMU; `None` for all.
     pub cpus: Option<Vec<u32>>,
-    /// Loads and stores with the time of each, at intervals that vary a little.
+    /// Loads and stores with timestamps, at slightly random intervals.
     pub accesses: Config,
-    /// The bits of the latency threshold, which is for stores too.
+    /// The bits of the latency threshold, which applies to stores too.
     pub min_latency: Field,
-    /// The bit that adds physical addresses, which takes CAP_PERFMON.
+    /// The bit that adds physical addresses, which need CAP_PERFMON.
     pub pa_enable: Field,
-    /// `caps/min_interval`: the shortest period, operations.
+    /// `caps/min_interval`: the shortest period, in operations.
     pub min_interval: u64,
 }
 
@@ -178,12 +179,13 @@ impl SpePmu {
     }
 }
 
-/// What helps if page-table isolation is on: the driver does not start then (`arm_spe_pmu_device_probe()` in
+/// The remedy for page-table isolation, with which the driver does not start (`arm_spe_pmu_device_probe()` in
 /// drivers/perf/arm_spe_pmu.c).
 const KPTI_HELP: &str =
     "boot the kernel with kpti=off, which ends its protection against Meltdown on processors that need it";
-/// What SPE takes: the driver gets its interrupt from the firmware, and hypervisors keep SPE from guests. Page-table isolation may be on
-/// where sysfs says that the processor is not affected by Meltdown, for the sake of KASLR (`kaslr_requires_kpti()` of arm64).
+/// The requirements of SPE: the driver gets its interrupt from the firmware, and hypervisors hide SPE from guests. For
+/// KASLR, page-table isolation may be on although sysfs says that the processor is not affected by Meltdown
+/// (`kaslr_requires_kpti()` of arm64).
 const SPE_HELP: &str =
     "a bare-metal host whose cores have SPE, a firmware that describes its interrupt (in ACPI's MADT, or a node \
      arm,statistical-profiling-extension-v1), its driver (sudo modprobe arm_spe_pmu), and a kernel without page-table isolation \
@@ -193,7 +195,8 @@ const SPE_HELP: &str =
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum NoSpe {
-    /// The hardware could not write its buffer while user code runs, for the kernel's page tables are not there.
+    /// The hardware could not write its buffer while user code runs, because the kernel's page tables are unmapped
+    /// then.
     #[error("no PMU arm_spe_0 in {}, for the kernel does not use SPE with page-table isolation (kpti); {KPTI_HELP}", dir.display())]
     Isolated {
         /// The directory that would contain it.

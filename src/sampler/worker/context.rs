@@ -1,11 +1,11 @@
-//! What a sample says of the interrupted program.
+//! Copies the context of the interrupted program from a sample.
 
 use crate::sample::batch::UserContext;
 use scxprof_base::arch::Arch;
 use scxprof_perf::record::{Registers, SampleRecord};
 use scxprof_recover::regs_mask;
 
-/// Fills in what the address of an access is recovered from.
+/// Fills in what address recovery needs.
 pub(super) fn of_access(record: &SampleRecord<'_>, context: &mut UserContext) {
     let SampleRecord { regs_user: regs, stack_user, raw, .. } = record;
     context.abi = regs.abi;
@@ -15,11 +15,12 @@ pub(super) fn of_access(record: &SampleRecord<'_>, context: &mut UserContext) {
     context.callchain.clear();
 }
 
-/// Fills in what the call stack is made of.
+/// Fills in what stack unwinding needs.
 pub(super) fn of_stack(record: &SampleRecord<'_>, context: &mut UserContext) {
     refill(&mut context.callchain, record.callchain.iter());
     context.memory.clear();
-    // The kernel reserves nothing for its own threads. What it could not read of a program's stack is reserved all the same.
+    // For kernel threads, the kernel reserves no space for the stack. For a program's stack, it does so even if it
+    // cannot read the stack.
     if record.stack_user_size == 0 {
         context.abi = 0;
         context.regs.clear();
@@ -37,8 +38,8 @@ fn refill<T>(list: &mut Vec<T>, values: impl Iterator<Item = T>) {
     list.extend(values);
 }
 
-/// Whose registers a mask asks for: x86-64 has none between the general registers and the vectors, from 32 on
-/// (arch/x86/include/uapi/asm/perf_regs.h).
+/// The architecture that a register mask belongs to: x86-64 has no registers between the general and the vector
+/// registers, from 32 on (arch/x86/include/uapi/asm/perf_regs.h).
 fn arch(mask: u64) -> Arch {
     const OTHERS: u64 = 0xff00_0000;
     if mask & OTHERS == 0 {
@@ -48,7 +49,7 @@ fn arch(mask: u64) -> Arch {
     }
 }
 
-/// Those that stacks are unwound with; none if some are missing.
+/// The registers that stacks are unwound with; empty if some are missing.
 fn of_arch<'a>(regs: &'a Registers<'_>, arch: Arch) -> impl Iterator<Item = u64> + 'a {
     let needed = regs_mask(arch);
     let are_all = regs.mask & needed == needed;

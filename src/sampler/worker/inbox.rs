@@ -1,4 +1,4 @@
-//! What passes between a worker and the capture beside batches: events to be read, and counts of losses.
+//! What a worker and the capture exchange beside batches: new events to read, and counts of losses.
 
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
@@ -6,34 +6,34 @@ use super::CpuRing;
 use crate::sampler::loss::Loss;
 use crate::sampler::open::Event;
 
-/// What a worker is to read from now on: the events of a CPU that came online.
+/// Additional events for a worker to read: those of a CPU that came online.
 #[derive(Debug)]
 pub(in crate::sampler) struct Joining {
     pub(in crate::sampler) cpu: u32,
-    /// None if they write into the rings that the worker has already.
+    /// Empty if the events write into rings that the worker already reads.
     pub(in crate::sampler) rings: Vec<CpuRing>,
-    /// The events that wake it.
+    /// The events that wake the worker.
     pub(in crate::sampler) wake: Vec<Arc<Event>>,
-    /// The events with AUX areas; none if those that the worker has go on.
+    /// The events with AUX areas; empty if those that the worker has stay in use.
     pub(in crate::sampler) buffered: Vec<Arc<Event>>,
 }
 
-/// Brings a worker what is to be read. It is no channel: a real-time thread would spin while the sender, which is none, holds a
-/// place in it and waits for the CPU.
+/// Passes new events to a worker. It is not a channel: a real-time worker would spin while a normal thread holds a slot
+/// of the channel and waits for the CPU.
 #[derive(Debug, Default)]
 pub(in crate::sampler) struct Inbox {
     joining: Mutex<Vec<Joining>>,
-    /// What the worker has lost so far; it says this in each round.
+    /// The worker's losses so far, which it updates in each round.
     loss: Mutex<Loss>,
 }
 
 impl Inbox {
-    /// What the worker had lost by one of its last rounds.
+    /// The worker's losses as of one of its last rounds.
     pub(in crate::sampler) fn loss(&self) -> Loss {
         *self.loss.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says what the worker has lost, unless it would have to wait for a reader.
+    /// Publishes the worker's losses, unless that would mean to wait for a reader.
     pub(super) fn tell_loss(&self, loss: &Loss) {
         if let Ok(mut told) = self.loss.try_lock() {
             *told = *loss;
@@ -45,7 +45,7 @@ impl Inbox {
         self.joining.lock().unwrap_or_else(PoisonError::into_inner).push(joining);
     }
 
-    /// What came; `None` if something is coming at this moment.
+    /// The new events; `None` if the lock is held.
     pub(super) fn take(&self) -> Option<Vec<Joining>> {
         match self.joining.try_lock() {
             Ok(mut joining) => Some(std::mem::take(&mut joining)),

@@ -43,25 +43,26 @@ const BATCH_WITH_CONTEXT: usize = 256;
 const BATCH_STACKS: usize = 256 << 10;
 /// The number of batches of samples that a worker keeps if the session is slow, before it drops them.
 const MAX_WAITING_BATCHES: usize = 4;
-/// Batches that may wait for the session: for each worker so many, if there is memory for them, and so many for all workers in any case.
+/// The most batches in the queue: this many for each worker if there is memory for them, and this many for all workers
+/// in any case.
 const QUEUE: usize = 48;
 /// Bytes of a batch of samples with registers, stack and the memory around them, or with call stacks.
 const CONTEXTS_OF_BATCH: usize = 768 << 10;
 /// How long a worker sleeps if no ring wakes it.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-/// The same if an event cannot wake us any more: its task is gone, but others still write to its ring.
+/// The same if an event can no longer wake the worker: its task is gone, but others still write to its ring.
 const SHORT_TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 /// The longest time in ns between a record's time stamp and the moment it is readable: it is stamped before it is written, and
 /// the CPU may be preempted in between (a virtual one for some ms).
 const VISIBLE_WITHIN: u64 = 20_000_000;
-/// The same if the hardware delays records until it has a batch, at 1,000 a second and a full buffer of PEBS.
+/// The same if the hardware buffers records: at 1,000 a second and a full buffer of PEBS.
 const BATCH_VISIBLE_WITHIN: u64 = 1_000_000_000;
 
-/// A real-time worker that takes more than half a CPU over so many ns gives its priority up: it would take the CPU from what is
-/// sampled.
+/// The window, in ns, in which a real-time worker may use half a CPU. If it uses more, it gives up its priority,
+/// because it would take the CPU from the sampled threads.
 const BUDGET_WINDOW: u64 = 250_000_000;
 
-/// What a piece of AUX data lacks: `PERF_AUX_FLAG_TRUNCATED`, `PERF_AUX_FLAG_PARTIAL`, `PERF_AUX_FLAG_COLLISION`.
+/// Flags for incomplete AUX data: `PERF_AUX_FLAG_TRUNCATED`, `PERF_AUX_FLAG_PARTIAL`, `PERF_AUX_FLAG_COLLISION`.
 const AUX_TRUNCATED: u64 = 1;
 const AUX_PARTIAL: u64 = 4;
 const AUX_COLLISION: u64 = 8;
@@ -69,24 +70,25 @@ const AUX_COLLISION: u64 = 8;
 /// Bytes of a path (`PATH_MAX` in linux/limits.h): neither the kernel nor perf writes longer ones.
 const MAX_PATH: usize = 4096;
 
-/// The batches that may wait for the session.
+/// The size of the queue of batches for the session.
 ///
-/// A worker sends a batch at every wake-up, full or not, so that so many for all workers would be a shorter stall the more workers
-/// there are: with batches of 1,024 samples of 16 CPUs each, at 1,000 a second and CPU, 48 are 3.3 s for one worker and 0.35 s for 32. They grow with the
-/// workers for as long as full ones fit into `bytes`, of which no batch takes anything until it waits.
+/// A worker sends a batch at every wake-up, full or not. So a queue of fixed size would cover a shorter stall the more
+/// workers there are: with batches of 1,024 samples of 16 CPUs each, at 1,000 a second and CPU, 48 batches are 3.3 s
+/// for one worker and 0.35 s for 32. Therefore the queue grows with the number of workers for as long as full batches
+/// fit into `bytes`. A batch takes memory only while it is queued.
 pub(super) fn queue(workers: usize, bytes: usize, has_contexts: bool) -> usize {
     let batch = if has_contexts { CONTEXTS_OF_BATCH } else { BATCH * size_of::<PendingSample>() };
     (QUEUE * workers).min(bytes / batch).max(QUEUE)
 }
 
-/// Where a worker's batches go.
+/// Where a worker sends its batches.
 #[derive(Debug, Clone)]
 pub(super) struct Outlet {
     pub(super) to: Sender<Batch>,
     pub(super) pool: Pool,
-    /// Batches that may wait there, see [`queue`].
+    /// The most batches in the channel, see [`queue`].
     pub(super) room: usize,
-    /// After `to`, so that there is no more to come when it wakes.
+    /// Declared after `to`, so that the channel is disconnected when this wakes the session.
     pub(super) waker: WakesAtEnd,
 }
 
@@ -99,16 +101,16 @@ pub(super) struct CpuRing {
     /// Converts its times from the scheduler's clock to CLOCK_MONOTONIC.
     pub(super) offset: Option<Offset>,
     pub(super) kind: RingKind,
-    /// What the AUX area beside it has.
+    /// The AUX area beside the ring.
     pub(super) aux: Option<Box<CpuAux>>,
 }
 
-/// What a ring's samples are.
+/// The kind of a ring's samples.
 #[derive(Debug, Clone)]
 pub(super) enum RingKind {
-    /// What the source samples.
+    /// Samples of the source.
     Source,
-    /// Events of the scheduler, to be decoded by this.
+    /// Scheduling events, with their decoder.
     Sched(Arc<SchedDecoder>),
     /// Call stacks beside memory, which are only recorded.
     Aside,
@@ -119,9 +121,9 @@ pub(super) enum RingKind {
 pub struct Identity {
     /// Our process.
     pub own_pid: u32,
-    /// Pid 0 then means tasks outside as well as idle.
+    /// Pid 0 then means tasks outside our namespace as well as the idle task.
     pub child_pid_namespace: bool,
-    /// The whole host, or a cgroup, is sampled: no scxprof is a workload then.
+    /// The whole host, or a cgroup, is sampled: then no scxprof process counts as workload.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub without_profilers: bool,
 }
@@ -129,18 +131,18 @@ pub struct Identity {
 /// How a worker was scheduled.
 #[derive(Debug)]
 pub(super) enum Scheduled {
-    /// As the thread that started it.
+    /// Like the thread that started it.
     AsStarted,
     /// SCHED_FIFO to the end.
     Realtime,
-    /// SCHED_FIFO, until it took more than half a CPU.
+    /// SCHED_FIFO, until it used more than half a CPU.
     Busy,
-    /// The errno of the call that would have made it real-time.
+    /// The errno of the call that sets the priority.
     Refused(std::io::Error),
 }
 
 pub(super) struct Worker {
-    /// The priority of SCHED_FIFO that it gives itself, if any.
+    /// The SCHED_FIFO priority that the worker sets for itself, if any.
     pub(super) realtime: Option<u8>,
     pub(super) index: usize,
     pub(super) rings: Vec<CpuRing>,
@@ -165,7 +167,7 @@ impl Worker {
         };
         let mut sink = BatchSink::new(self.index, Some(self.out.clone()), self.identity, self.address_from.clone());
         let (index, tee) = (self.index, self.tee.clone());
-        // What is used afterwards is vectors and numbers, which are consistent at any time except for the last sample.
+        // Only vectors and numbers are used afterwards. They are consistent at any time, except for the last sample.
         if catch_unwind(AssertUnwindSafe(|| self.drain(&mut sink, &mut scheduled))).is_err() {
             end_realtime(&scheduled);
             sink.loss.dead_workers += 1;
@@ -190,14 +192,14 @@ impl Worker {
         let mut budget = Budget::default();
         let mut complete_until = 0;
         loop {
-            // Read before the rings: after the last round they must be empty.
+            // Read this before the rings: after the last round they must be empty.
             let stopping = stop.load(Ordering::Acquire);
             let begin = monotonic_ns();
             if matches!(scheduled, Scheduled::Realtime) && budget.is_exceeded(begin, priority::thread_cpu_ns()) {
                 end_realtime(scheduled);
                 *scheduled = Scheduled::Busy;
             }
-            // What is not here by now has no record of before this moment.
+            // A CPU that joins later has no records older than `begin`.
             let joining = inbox.take();
             let is_known = joining.is_some();
             for Joining { cpu, rings: new, wake: events, buffered: more } in joining.into_iter().flatten() {
@@ -205,13 +207,13 @@ impl Worker {
                 wake.extend(events);
                 buffered.add(cpu, more);
                 rings.extend(new);
-                // What the CPU's tasks did before was recorded nowhere.
+                // What the CPU's tasks did before was not recorded.
                 sink.batch.side_band.push(TimedSideBand { time: begin, what: SideBand::Lost { cpu, lost: 0 } });
                 if rings.iter().any(|ring| matches!(ring.kind, RingKind::Sched(_))) {
                     sink.batch.sched.push(lost_until(begin, cpu));
                 }
             }
-            // Before the rings are read: what was sampled until then is in them.
+            // Before the rings are read, so that they contain all samples up to this moment.
             let flushed = if stopping { buffered.end(begin) } else { buffered.flush(begin) };
             let batched = rings.iter().any(|cpu| cpu.offset.is_some());
             let visible_within = if batched { BATCH_VISIBLE_WITHIN } else { VISIBLE_WITHIN };
@@ -278,15 +280,15 @@ impl Worker {
     }
 }
 
-/// A real-time thread must not wait for one that is none, which may need this very CPU.
+/// Returns to normal priority: a real-time thread must not wait for a normal one, which may need this very CPU.
 fn end_realtime(scheduled: &Scheduled) {
     if matches!(scheduled, Scheduled::Realtime) {
-        // Refused to nobody.
+        // Lowering one's own priority always succeeds.
         let _ = priority::end_realtime();
     }
 }
 
-/// What a real-time worker takes of its CPU.
+/// The CPU time that a real-time worker uses.
 #[derive(Debug, Default)]
 struct Budget {
     /// When the window began, and the thread's CPU time then.
@@ -294,7 +296,7 @@ struct Budget {
 }
 
 impl Budget {
-    /// True where the thread took more than half of the time until `now`; both are in ns.
+    /// True if the thread used more than half of the time until `now`; both arguments are in ns.
     fn is_exceeded(&mut self, now: u64, used: u64) -> bool {
         let (begin, used_before) = *self.begin.get_or_insert((now, used));
         let (elapsed, used_since) = (now.saturating_sub(begin), used.saturating_sub(used_before));
@@ -305,7 +307,7 @@ impl Budget {
     }
 }
 
-/// Sleeps until a ring has passed its watermark, at most a tick; drops the events that cannot wake us any more.
+/// Sleeps until a ring has passed its watermark, at most a tick; drops events that can no longer wake the worker.
 fn wait(wake: &mut Vec<Arc<Event>>, tick: &Timespec) {
     let mut polled: Vec<_> = wake.iter().map(|event| PollFd::new(&**event, PollFlags::IN)).collect();
     if !poll(&mut polled, Some(tick)).is_ok_and(|ready| ready > 0) {
@@ -323,7 +325,7 @@ fn wait(wake: &mut Vec<Arc<Event>>, tick: &Timespec) {
 #[derive(Debug)]
 pub(super) struct BatchSink {
     pub(super) batch: Batch,
-    /// With the memory that comes back; `None` if the caller reads the batch itself.
+    /// The receiver of batches; `None` if the caller reads the batch itself.
     out: Option<Outlet>,
     identity: Identity,
     address_from: AddressFrom,
@@ -331,9 +333,9 @@ pub(super) struct BatchSink {
     recovers: bool,
     size: usize,
     pub(super) loss: Loss,
-    /// The events' counts, at the end of a recording, of samples lost because a ring was full.
+    /// The events' own counts, at the end of a recording, of samples lost because a ring was full.
     pub(super) lost_by_events: u64,
-    /// The same of the scheduler's events.
+    /// The same for scheduling events.
     pub(super) sched_lost_by_events: u64,
     /// The latest time of any record so far.
     pub(super) newest: u64,
@@ -365,12 +367,12 @@ impl BatchSink {
         }
     }
 
-    /// Passes the batch on if there is room. If there is none for long, the samples are dropped and counted, so that the rings
-    /// are still drained; the side-band stays for the next batch.
+    /// Passes the batch on if there is room in the queue. If there is none for long, drops and counts the samples, so
+    /// that the rings are still drained; the side-band stays for the next batch.
     pub(super) fn send(&mut self) {
         let Some(Outlet { to: out, pool, room, waker }) = &self.out else { return };
-        // The queue is never really full: to send into the place that the session is about to give up is to spin until it has, for
-        // ever where we are real-time and it waits for our CPU.
+        // The channel has more slots than are used. A sender that takes the slot that the session is about to free
+        // spins until the session has freed it; a real-time worker would spin forever if the session needs its CPU.
         let is_full = out.len() >= *room;
         let Batch { worker, complete_until, .. } = self.batch;
         let next = Batch { worker, complete_until, ..Batch::default() };
@@ -391,10 +393,10 @@ impl BatchSink {
         }
     }
 
-    /// The last batch waits for room, because no ring needs this worker any more.
+    /// The last batch waits for room in the queue, because no ring needs this worker any more.
     fn send_last(&mut self) {
         let batch = std::mem::take(&mut self.batch);
-        // The session may have ended, which is no loss.
+        // The session may have ended, which is not a loss.
         if let Some(out) = &self.out {
             let _ = out.to.send(batch);
             out.waker.0.wake();
@@ -425,11 +427,11 @@ impl BatchSink {
         }
     }
 
-    /// Takes a record that is only recorded: a recording's marks of time must be later than it.
+    /// Takes a record that is only recorded, for its time: the recording's time marks must be later than it.
     fn take_aside(&mut self, bytes: &[u8], layout: &Layout) {
         match decode_sample(bytes, layout) {
             Ok(Some((_, record))) => self.newest = self.newest.max(self.monotonic(record.time)),
-            // The events know how many were lost.
+            // The events count their lost records.
             Ok(None) => {}
             Err(_) => self.loss.malformed += 1,
         }
@@ -454,10 +456,11 @@ impl BatchSink {
                 self.loss.ring_full = self.loss.ring_full.saturating_add(lost);
                 SideBand::Lost { cpu: id.cpu, lost }
             }
-            // Samples that a BPF filter of perf's user dropped.
+            // Samples that a perf user's BPF filter dropped.
             Record::LostSamples { .. } if header.misc & MISC_LOST_SAMPLES_BPF != 0 => return,
-            // The kernel's record has a time. perf record adds one without a time at its end: PERF_FORMAT_LOST of an event
-            // (record__read_lost_samples() in tools/perf/builtin-record.c), which LOST records have reported already, in part.
+            // The kernel's record has a time. At its end, perf record adds one without a time: PERF_FORMAT_LOST of an
+            // event (record__read_lost_samples() in tools/perf/builtin-record.c), part of which LOST records have
+            // already reported.
             Record::LostSamples { lost } if id.time == 0 => {
                 self.lost_by_events = self.lost_by_events.saturating_add(lost);
                 return;
@@ -491,7 +494,7 @@ impl BatchSink {
                 };
                 SideBand::Mmap { pid, addr, len, pgoff, file, prot, flags, filename: filename.into() }
             }
-            // From before Linux 3.16; it shows neither the file's inode nor whether the mapping is shared.
+            // From before Linux 3.16; it contains neither the file's inode nor whether the mapping is shared.
             Record::Mmap { pid, addr, len, pgoff, data, filename, .. } => {
                 let prot = libc::PROT_READ | if data { libc::PROT_WRITE } else { libc::PROT_EXEC };
                 let file = FileId::Inode { dev: 0, ino: 0, generation: 0 };
@@ -514,7 +517,7 @@ impl BatchSink {
         self.offset.map_or(time, |offset| offset.monotonic(time))
     }
 
-    // Always inlined, so that the fields that it reads need not be assembled first.
+    // Always inlined, so that its arguments need not be assembled first.
     #[allow(clippy::inline_always)]
     #[inline(always)]
     fn sample(&mut self, header: Header, record: &SampleRecord<'_>) {
@@ -525,9 +528,9 @@ impl BatchSink {
             return;
         }
         let mode = self.mode(header, record);
-        // perf_event_pid_type() (kernel/events/core.c) gives 0 for idle and for tasks of another pid namespace, -1 for
-        // tasks that are gone.
-        // Where another program recorded, on whatever host, nobody knows which of them it is: it has no name.
+        // perf_event_pid_type() (kernel/events/core.c) gives 0 for the idle task and for tasks of another pid
+        // namespace, and -1 for tasks that are gone. In a recording of another program, 0 may be either, so the sample
+        // counts as unnamed.
         if record.pid == 0 && (self.address_from != AddressFrom::OtherTool || mode != CpuMode::User) {
             let foreign =
                 self.identity.child_pid_namespace || mode == CpuMode::User || self.address_from == AddressFrom::Fault;
@@ -544,11 +547,11 @@ impl BatchSink {
             return;
         }
         let data_src = DataSource(record.data_src);
-        // var1_dw of union perf_sample_weight; all of PERF_SAMPLE_WEIGHT that any driver fills.
+        // var1_dw of union perf_sample_weight; drivers fill only this part of PERF_SAMPLE_WEIGHT.
         let latency = record.weight as u32;
         let chosen = match self.address_from {
             AddressFrom::Hardware { user_only, ops, ldlat } => Some((user_only, ops, ldlat)),
-            // Another program may have sampled all ops; those without an address are of no use.
+            // Another program may have sampled all ops; those without an address are useless.
             AddressFrom::OtherTool => Some((false, data_src.is_no_access() && record.addr == 0, None)),
             _ => None,
         };
@@ -572,7 +575,7 @@ impl BatchSink {
             }
         }
         self.loss.samples += 1;
-        // Created in place and filled there: creating it elsewhere and moving it costs as much as decoding it.
+        // Create the sample in place: creating it elsewhere and moving it costs as much as decoding it.
         self.batch.samples.resize_with(self.batch.samples.len() + 1, PendingSample::default);
         let Some(pending) = self.batch.samples.last_mut() else { return };
         pending.raw = RawSample {
@@ -592,7 +595,7 @@ impl BatchSink {
             data_src,
             ..RawSample::default()
         };
-        // A recording has its accesses beside it.
+        // In a recording, the accesses are in a separate file.
         let pool = self.out.as_ref().map(|out| &out.pool);
         if let (true, Some(pool)) = (recovers, pool) {
             let mut context = pool.context();
@@ -627,7 +630,7 @@ impl BatchSink {
     }
 }
 
-/// The inode of the IPC namespace among a process's (`IPC_NS_INDEX` in linux/perf_event.h is 2).
+/// The inode of a process's IPC namespace (`IPC_NS_INDEX` in linux/perf_event.h is 2).
 fn ipc_namespace(links: &Words<'_>) -> Option<u32> {
     u32::try_from(links.get(2 * 2 + 1)?).ok()
 }

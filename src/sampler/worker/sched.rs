@@ -1,4 +1,4 @@
-//! Decodes the scheduler's events into batches.
+//! Decodes scheduling events into batches.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use scxprof_base::cpus::MAX_CPUS;
 use scxprof_perf::record::{decode, decode_sample, Layout, Record};
 use scxprof_perf::tracepoint::{self, SchedDecoder};
 
-/// Events of the scheduler that a worker keeps if the session is slow, before it drops them.
+/// The most scheduling events that a worker keeps if the session is slow, before it drops them.
 pub(super) const MAX_WAITING_SCHED: usize = 16 * BATCH;
 
 impl BatchSink {
-    /// Takes a record from a ring of the scheduler's events.
+    /// Takes a record from a ring of scheduling events.
     pub(in crate::sampler) fn take_sched(&mut self, bytes: &[u8], layout: &Layout, decoder: &SchedDecoder) {
         let what = match decode_sample(bytes, layout) {
             Ok(Some((_, record))) => decoder.decode(record.raw).map(|what| {
@@ -24,7 +24,7 @@ impl BatchSink {
                     self.loss.sched.ring_full = self.loss.sched.ring_full.saturating_add(lost);
                     Some(lost_until(self.monotonic(id.time), id.cpu))
                 }
-                // At the end of a recording, as in `side_band`.
+                // Written at the end of a recording, as in `side_band`.
                 Ok((_, Record::LostSamples { lost }, id)) if id.time == 0 => {
                     self.sched_lost_by_events = self.sched_lost_by_events.saturating_add(lost);
                     return;
@@ -33,7 +33,7 @@ impl BatchSink {
             },
             Err(_) => None,
         };
-        // One of a CPU that no kernel has would be followed nowhere.
+        // Events of CPUs beyond the kernel's limit cannot be tracked.
         let Some(event) = what.filter(|event| event.cpu < MAX_CPUS || event.what == SchedWhat::Lost) else {
             self.loss.sched.malformed += 1;
             return;
@@ -50,12 +50,12 @@ impl BatchSink {
     }
 }
 
-/// Events of the CPU were lost until this time.
+/// The event that reports a loss of the CPU's events until `time`.
 pub(super) fn lost_until(time: u64, cpu: u32) -> SchedEvent {
     SchedEvent { time, cpu, pid: 0, tid: 0, cgroup: 0, what: SchedWhat::Lost }
 }
 
-/// Drops the events; each CPU keeps the last time of a loss. Returns the number of events.
+/// Drops the events, but keeps the time of the last loss on each CPU. Returns the number of dropped events.
 pub(super) fn drop_sched(events: &mut Vec<SchedEvent>) -> u64 {
     let mut dropped = 0;
     let mut cpus = BTreeMap::new();

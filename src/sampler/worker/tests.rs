@@ -155,7 +155,7 @@ fn broken_records_are_counted() {
     assert_eq!((sink.loss.ring_full, sink.loss.hardware), (u64::MAX, u64::MAX));
 }
 
-/// Fails on any input.
+/// A recording that fails on any input.
 #[derive(Debug, Default)]
 struct Fails(std::sync::Mutex<Vec<u64>>);
 

@@ -1,5 +1,5 @@
-//! The AUX area of a CPU, which SPE fills: its records become samples like those that the kernel writes into rings, for the session
-//! and for a recording alike.
+//! The AUX area of a CPU, which SPE fills. Its records are converted to samples like those that the kernel writes into
+//! rings, both for the session and for a recording.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,15 +20,17 @@ use scxprof_perf::encode::encode;
 use scxprof_perf::record::{decode, Header, Layout, Record, SampleId, SampleRecord};
 use scxprof_perf::spe::{Cores, Decoder};
 
-/// Threads of a CPU whose process is remembered. When there are more, all are forgotten: each is named again when it is switched in.
+/// The most threads of a CPU whose process is remembered. Beyond that, all are forgotten; a context switch names each
+/// thread again.
 const MAX_THREADS: usize = 1 << 15;
-/// The hardware keeps samples until a part of the area is full, which may take forever on a quiet CPU: so often it must pass them on.
+/// The interval at which the hardware must pass on its samples. By itself it does so only when a part of the area is
+/// full, which may never happen on a quiet CPU.
 const FLUSH: Duration = Duration::from_millis(250);
-/// That may take one part in this many of the worker's time: it interrupts every CPU.
+/// Flushing may take one part in this many of the worker's time, because it interrupts every CPU.
 const COST: u64 = 50;
-/// What the kernel writes for a thread that it cannot name (`perf_event_pid_type()` in kernel/events/core.c).
+/// The ids that the kernel writes for a thread without a number (`perf_event_pid_type()` in kernel/events/core.c).
 const UNKNOWN: (u32, u32) = (u32::MAX, u32::MAX);
-/// The records that are read here beside the sink.
+/// The types of records that are read here in addition to the sink.
 const OF_INTEREST: [u32; 7] = [
     sys::PERF_RECORD_AUX,
     sys::PERF_RECORD_ITRACE_START,
@@ -39,7 +41,7 @@ const OF_INTEREST: [u32; 7] = [
     sys::PERF_RECORD_FORK,
 ];
 
-/// What is known of a CPU's AUX area between two looks at it.
+/// The state of a CPU's AUX area between two rounds.
 #[derive(Debug)]
 pub(in crate::sampler) struct CpuAux {
     cpu: u32,
@@ -47,17 +49,17 @@ pub(in crate::sampler) struct CpuAux {
     id: u64,
     cores: Cores,
     threads: Threads,
-    /// The kernel numbers threads for SPE as the host does, and we see other numbers.
+    /// The thread ids in SPE records are the host's, and our pid namespace has others.
     child_pid_namespace: bool,
     decoder: Decoder,
-    /// Positions at which data ends that was cut: what follows does not continue it.
+    /// Positions at which truncated data ends: the data after each is not its continuation.
     cuts: VecDeque<u64>,
     clock: Option<CountClock>,
-    /// The time of the last record of the ring, of the last sample, and when the area was read.
+    /// The time of the ring's last record, the time of the last sample, and when the area was last read.
     seen: u64,
     last: u64,
     now: u64,
-    /// Samples so far, for who steers the period.
+    /// Number of samples so far, for the thread that adjusts the period.
     count: Arc<AtomicU64>,
     scratch: Vec<u8>,
 }
@@ -88,27 +90,27 @@ impl CpuAux {
         }
     }
 
-    /// Takes what a record of the ring says of the area and of threads.
+    /// Takes what a record of the ring says about the area and about threads.
     pub(super) fn note(&mut self, bytes: &[u8], layout: &Layout) {
         if !Header::read(bytes).is_some_and(|header| OF_INTEREST.contains(&header.kind)) {
             return;
         }
-        // The sink counts what is malformed.
+        // The sink counts malformed records.
         let Ok((_, record, id)) = decode(bytes, layout) else { return };
         if self.threads.is_full() {
             self.threads.forget_processes();
         }
         match record {
             Record::Aux { offset, size, flags } if flags & (AUX_TRUNCATED | AUX_PARTIAL) != 0 => {
-                // A full area says so again and again, at one position.
+                // While the area is full, the kernel repeats this record with the same position.
                 let cut = offset.wrapping_add(size);
                 if self.cuts.back() != Some(&cut) {
                     self.cuts.push_back(cut);
                 }
             }
-            // Who runs when sampling begins.
+            // The thread that runs when sampling begins.
             Record::ItraceStart { pid, tid } => self.threads.runs(self.cpu, id.time, Some((pid, tid))),
-            // Switches may be among what was lost since the last record.
+            // Context switches may be among the records lost since the last record.
             Record::Lost { .. } => self.threads.runs(self.cpu, self.seen.saturating_add(1), None),
             Record::Comm { pid, tid, .. } | Record::Fork { pid, tid, .. } => self.threads.is_of(tid, pid),
             ref other => self.threads.take(other, &id),
@@ -116,8 +118,8 @@ impl CpuAux {
         self.seen = self.seen.max(id.time);
     }
 
-    /// Reads the area up to `head`, after the records of its ring. Passes each sample on as a record of `layout`; adds to `lost` what
-    /// is no sample.
+    /// Reads the area up to `head`, after the records of its ring. Passes on each sample as a record of `layout`; adds
+    /// truncated and invalid data to `lost`.
     pub(super) fn drain(
         &mut self,
         ring: &mut Ring,
@@ -137,7 +139,7 @@ impl CpuAux {
             let (mut at, mut rest) = (position, bytes);
             while let Some(cut) = self.cuts.front().map(|cut| cut.wrapping_sub(at)) {
                 let part = usize::try_from(cut).ok().and_then(|cut| rest.split_at_checked(cut));
-                // A cut that is not in this piece is in a later one, or was passed because its record came late.
+                // A cut outside this piece lies in a later one, or was passed because its record came late.
                 let Some((head, after)) = part else {
                     if cut <= u64::MAX / 2 {
                         break;
@@ -168,7 +170,8 @@ impl CpuAux {
                 record.context = None;
             }
             let time = record.timestamp.and_then(|count| Some((*clock)?.monotonic(count)));
-            // Each CPU writes its records in order; a conversion that is read anew may differ by some ns. No damage makes later ones late.
+            // Each CPU writes its records in order, but a refreshed conversion may differ by some ns. Damaged records
+            // must not make later ones late.
             *last = time.map_or(*last, |time| time.min(*now)).max(*last);
             let (pid, tid) = match threads.of(&record, *last, Some(*cpu), None) {
                 Some((Some(pid), tid)) => (pid, tid),
@@ -196,7 +199,7 @@ impl CpuAux {
                 _ => sys::PERF_RECORD_MISC_CPUMODE_UNKNOWN,
             };
             made.clear();
-            // It has no part of variable size, so it always fits.
+            // The record has no part of variable size, so it always fits.
             if encode(&Record::Sample(sampled), &SampleId::default(), mode as u16, layout, made) {
                 take(made);
             }
@@ -204,12 +207,12 @@ impl CpuAux {
     }
 }
 
-/// The events whose samples the hardware keeps until it has many.
+/// The events whose samples the hardware buffers.
 #[derive(Debug)]
 pub(super) struct Buffered {
-    /// With whether they were ever enabled.
+    /// With a flag that says whether the event was ever enabled.
     events: Vec<(Arc<Event>, bool)>,
-    /// When they must pass on what they have, and when they last did: CLOCK_MONOTONIC, ns.
+    /// When the events must next pass on their samples, and when they last did: CLOCK_MONOTONIC, ns.
     due: u64,
     last: u64,
 }
@@ -219,7 +222,7 @@ impl Buffered {
         Self { events: events.into_iter().map(|event| (event, false)).collect(), due: 0, last: 0 }
     }
 
-    /// Adds the events of a CPU, which replace those that ended when it went offline.
+    /// Adds the events of a CPU. They replace those that ended when it went offline.
     pub(super) fn add(&mut self, cpu: u32, more: Vec<Arc<Event>>) {
         if !more.is_empty() {
             self.events.retain(|(event, _)| event.cpu != cpu);
@@ -227,20 +230,22 @@ impl Buffered {
         self.events.extend(more.into_iter().map(|event| (event, false)));
     }
 
-    /// Makes the hardware pass on what it has, if that is due; returns the time up to which all samples are in the areas.
+    /// Makes the hardware pass on its samples if that is due; returns the time up to which all samples are in the
+    /// areas.
     ///
-    /// Stopping an event ends its piece of AUX data (`perf_aux_output_end()` by the driver's `stop`), and what is left of its period
-    /// goes on when it is started again. It also starts one that the kernel stopped because its area was full.
+    /// Stopping an event ends its piece of AUX data (`perf_aux_output_end()` by the driver's `stop`); the remainder of
+    /// its period continues when it is started again. This also restarts an event that the kernel stopped because its
+    /// area was full.
     pub(super) fn flush(&mut self, now: u64) -> u64 {
         if self.events.is_empty() {
             return u64::MAX;
         }
         if now >= self.due {
             for (event, has_begun) in &mut self.events {
-                // Before exec it must not begin.
+                // The event must not begin before exec.
                 *has_begun = *has_begun || event.read().is_ok_and(|value| value.time_enabled > 0);
                 if *has_begun && event.disable().is_ok() {
-                    // One that cannot be enabled is gone with its CPU or its task.
+                    // Enabling fails only if the event is gone with its CPU or its task.
                     let _ = event.enable();
                 }
             }
@@ -251,10 +256,11 @@ impl Buffered {
         self.last
     }
 
-    /// Stops them, for they may have been started since the capture stopped them; returns the time as [`Buffered::flush`] does.
+    /// Stops the events, because a flush may have restarted them after the end of the capture; returns the time as
+    /// [`Buffered::flush`] does.
     pub(super) fn end(&mut self, now: u64) -> u64 {
         for (event, _) in &self.events {
-            // One that is gone has stopped.
+            // Disabling fails only if the event is gone, that is, has stopped.
             let _ = event.disable();
         }
         if self.events.is_empty() {

@@ -1,4 +1,4 @@
-//! Made AUX areas beside made rings.
+//! Tests with synthetic AUX areas and rings.
 
 use super::*;
 use crate::sampler::ring::TimeConversion;
@@ -22,11 +22,11 @@ const LAYOUT: Layout = Layout {
     regs_intr: 0,
     sample_id_all: true,
 };
-/// 40 ns a count, from 1,000 ns on.
+/// 40 ns per count, beginning at 1,000 ns.
 const CONVERSION: TimeConversion = TimeConversion { zero: 1_000, mult: 40 << 8, shift: 8 };
 const CPU: u32 = 3;
 
-/// A ring with its area, and what was read of it.
+/// A ring with an AUX area, and what was read from them.
 struct Made {
     ring: Ring,
     aux: CpuAux,
@@ -55,7 +55,7 @@ impl Made {
         self.record(&switch, pid, tid, time);
     }
 
-    /// As a worker does in a round.
+    /// Reads as a worker does in a round.
     fn read(&mut self) -> Result<(), Corrupt> {
         let Self { ring, aux, got, lost } = self;
         let head = ring.aux_head().unwrap();
@@ -93,7 +93,7 @@ fn load(count: u64, context: Option<u32>) -> (SpeRecord, Vec<u8>) {
     (record, bytes)
 }
 
-/// The clock of a test is not this host's: times are only compared where none is read anew.
+/// Keeps the conversion fixed: tests do not use this host's clock, so times can be compared only without a refresh.
 fn freeze(made: &mut Made) {
     made.ring.set_time_conversion(TimeConversion { zero: 0, mult: 0, shift: 64 });
 }
@@ -137,7 +137,7 @@ fn threads_are_those_that_the_switches_say() {
     write(&mut made, 40);
     made.read().unwrap();
     assert_eq!(made.threads(), [UNKNOWN, (5, 6), (7, 8), (0, 0)]);
-    // Records were lost after the one at 2,300, and nobody knows which: until the next switch no thread is known.
+    // Records were lost at some time after 2,300: until the next context switch, the thread is unknown.
     write(&mut made, 50);
     made.record(&Record::Lost { id: 77, lost: 9 }, 0, 0, 3_100);
     write(&mut made, 60);
@@ -159,7 +159,7 @@ fn context_packets_say_more_exactly_who_ran() {
             assert!(made.ring.replay_aux(&load(count, Some(context)).1));
         }
         made.read().unwrap();
-        // Where we have other numbers than the host, the packets mean nothing to us.
+        // In another pid namespace than the host's, the packets' thread ids mean nothing.
         let expected =
             if child { [(7, 8), (7, 9), (7, 9), (7, 9), (7, 9)] } else { [(7, 8), (7, 8), (7, 9), UNKNOWN, (0, 0)] };
         assert_eq!(made.threads(), expected);
@@ -172,7 +172,7 @@ fn a_cut_record_joins_no_other_and_is_counted() {
     freeze(&mut made);
     made.switch_to(7, 8, 900);
     let whole = load(1, None).1;
-    // The hardware had written a part of the second record when the data could not be written; the kernel pads what follows.
+    // The hardware had written a part of the second record when it ran out of space; the kernel pads the rest.
     let mut bytes = whole.clone();
     bytes.extend_from_slice(&load(2, None).1[..30]);
     let size = bytes.len() as u64;
@@ -184,14 +184,14 @@ fn a_cut_record_joins_no_other_and_is_counted() {
     let times = |made: &mut Made| made.got.drain(..).map(|it| it.0).collect::<Vec<_>>();
     assert_eq!(times(&mut made), [1_040, 1_120]);
     assert_eq!(made.lost, Loss { malformed: 1, ..Loss::default() });
-    // Without the flag nobody knows of the cut, and what is read together is one record.
+    // Without the flag, the cut is unknown, and data that is read together is taken for one record.
     let mut made = Made::new(0);
     freeze(&mut made);
     assert!(made.ring.replay_aux(&bytes));
     made.read().unwrap();
     assert_eq!(times(&mut made), [1_040, 1_120]);
     assert_eq!(made.lost, Loss::default());
-    // A cut whose data comes in the next round, and one exactly at the end of a piece.
+    // A cut whose data comes in the next round, and a cut exactly at the end of a piece.
     let mut made = Made::new(0);
     freeze(&mut made);
     made.record(&Record::Aux { offset: 0, size: 94, flags: AUX_PARTIAL }, 0, 0, 2_000);
