@@ -14,8 +14,7 @@ use crate::sample::batch::UserContext;
 
 /// Default samples a second on each CPU.
 pub const DEFAULT_FREQ: u64 = 99;
-/// The most frames of a call chain, user and kernel each, that the kernel records (the default of
-/// `kernel.perf_event_max_stack`).
+/// The most frames of a call chain that the kernel records (the default of `kernel.perf_event_max_stack`).
 pub const MAX_STACK: u16 = 127;
 /// The most bytes that the call chain of a queued sample takes: user and kernel frames, context markers, and allocation
 /// overhead.

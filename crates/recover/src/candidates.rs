@@ -1,4 +1,4 @@
-//! The accesses near one sample as they are found, each with the method that found it, and the reasons why there are none.
+//! The accesses near one sample, each with the method that found it, and the reasons for missing ones.
 
 use std::ops::Range;
 
@@ -8,12 +8,13 @@ use super::regs::RegsError;
 use super::wanted::{Base, Read};
 use scxprof_base::sample::{Access, Method};
 
-/// Instructions read before ip; and after ip those whose accesses are recorded even on lines that are already known.
+/// The number of instructions that are read before ip, and of those after ip whose accesses are recorded even on lines
+/// that are already known.
 pub const MAX_STEPS: usize = 16;
 /// The most candidates of one sample: half of them before ip, half from ip on.
 pub const MAX_CANDIDATES: usize = 16;
 
-/// Lines of memory that one sample can request.
+/// The most lines of memory that one sample can request.
 const MAX_READS: usize = 24;
 /// Bytes of a cache line.
 const LINE: u64 = 64;
@@ -33,8 +34,9 @@ pub struct Candidate {
     pub method: Method,
     /// Address of the instruction.
     pub insn_ip: u64,
-    /// The instruction itself contains the address (rip-relative or absolute): a variable of the program, which every run of
-    /// the instruction touches. It is exact, but tells little if it is a constant or a lock that all threads use.
+    /// The instruction itself contains the address (rip-relative or absolute): a variable of the program, which every
+    /// run of the instruction touches. The address is exact, but says little if the variable is a constant or a lock
+    /// that all threads use.
     pub global: bool,
 }
 
@@ -54,21 +56,21 @@ pub enum Unrecovered {
     NoRegisters,
     /// No code bytes at ip.
     NoCode,
-    /// The bytes at ip are no instruction, so they are not what ran.
+    /// The bytes at ip are not an instruction, so they are not the code that ran.
     BadInstruction,
-    /// The known values contradict: the code is not what ran, or control came another way.
+    /// The known values contradict each other: the code is not what ran, or control came by another path.
     Inconsistent,
-    /// An address that no process can have; the causes are the same.
+    /// An address that no process can have, with the same causes.
     Impossible,
-    /// The operands nearby are gathers or scatters: their indices are in vector registers, which no sample of a timer has. The
-    /// kernel gives vector registers (`PERF_REG_EXTENDED_MASK`) only with events of a PMU that has
-    /// `PERF_PMU_CAP_EXTENDED_REGS`, which on x86 is that of Intel cores, and there only xmm0 to xmm15, by PEBS and not in
-    /// `sample_regs_user` (`perf_try_init_event` in kernel/events/core.c, `x86_pmu_hw_config` in arch/x86/events/core.c). Software
-    /// events and tracepoints fail with `EOPNOTSUPP`.
+    /// The operands nearby are gathers or scatters. Their indices are in vector registers, which no timer sample
+    /// contains. The kernel gives vector registers (`PERF_REG_EXTENDED_MASK`) only with events of a PMU that has
+    /// `PERF_PMU_CAP_EXTENDED_REGS`. On x86 this is the PMU of Intel cores, which gives only xmm0 to xmm15, by PEBS and
+    /// not in `sample_regs_user` (`perf_try_init_event` in kernel/events/core.c, `x86_pmu_hw_config` in
+    /// arch/x86/events/core.c). Software events and tracepoints fail with `EOPNOTSUPP`.
     Gather,
     /// The operands nearby are thread-local: the fs base is not in the sample.
     Tls,
-    /// The operands nearby are the CPU's own data: of kernel code.
+    /// The operands nearby are per-CPU data; only in kernel code.
     PerCpu,
     /// The operands nearby are under a mask, which is not in the sample.
     Masked,
@@ -132,7 +134,8 @@ impl From<RegsError> for Unrecovered {
     }
 }
 
-/// One memory operand of the instructions near a sample: at most [`MAX_STEPS`] of them before ip, and as many from ip on.
+/// One memory operand of the instructions near a sample: at most [`MAX_STEPS`] instructions before ip, and as many from
+/// ip on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Operand {
     /// Address of the instruction.
@@ -141,32 +144,33 @@ pub struct Operand {
     pub unresolved: Option<Unrecovered>,
 }
 
-/// Candidates and reasons as they are found.
+/// The candidates and reasons found so far.
 #[derive(Debug, Default)]
 pub(super) struct Candidates {
     pub(super) all: Vec<Candidate>,
-    /// Those from ip on that the first run found, while the second one looks for all that are near.
+    /// The candidates from ip on that the first run found, set aside for the second run, which searches nearby
+    /// instructions again.
     exact: Vec<Candidate>,
     pub(super) operands: Vec<Operand>,
     /// Operands with an unknown address so far.
     pub(super) unknown: usize,
     reasons: u16,
-    /// Lines of requested memory that is not constant.
+    /// The requested lines of memory that is not constant.
     pub(super) reads: Vec<Read>,
-    /// Memory of lines that nobody needs any more.
+    /// Allocations of lines that are not in use.
     spare: Vec<Lines>,
 }
 
-/// Spare lines that are kept: as many as are in use at a time.
+/// The most spare allocations that are kept: as many as are in use at a time.
 const MAX_SPARE: usize = 4;
 
 impl Candidates {
-    /// The memory of lines, whatever is in them.
+    /// An allocation for lines, with undefined content.
     pub(super) fn spare_lines(&mut self) -> Lines {
         self.spare.pop().unwrap_or_default()
     }
 
-    /// Takes back the memory of lines.
+    /// Takes back an allocation.
     pub(super) fn give_back(&mut self, lines: Lines) {
         if lines.has_memory() && self.spare.len() < MAX_SPARE {
             self.spare.push(lines);
@@ -189,7 +193,7 @@ impl Candidates {
         }
     }
 
-    /// Forgets all but the requests.
+    /// Drops all but the requests.
     pub(super) fn clear(&mut self) {
         self.all.clear();
         self.operands.clear();
@@ -202,7 +206,7 @@ impl Candidates {
         self.exact.extend(self.all.drain(count.min(self.all.len())..));
     }
 
-    /// Adds what was set aside and not found again, while there is room.
+    /// Adds the candidates that were set aside and not found again, while there is room.
     pub(super) fn fill(&mut self, room: usize) {
         for candidate in &self.exact {
             if self.all.len() < room && !self.all.iter().any(|other| other.is_same(candidate)) {
@@ -249,7 +253,7 @@ impl Candidates {
             self.unknown += 1;
             return true;
         };
-        // Only the kernel accesses its own half.
+        // Only kernel code can access the kernel's half.
         let is_kernels = addr >= KERNEL_HALF && insn_ip >= KERNEL_HALF;
         if addr < LOWEST || !is_kernels && addr >= operand.highest() - u64::from(operand.size) {
             self.reason(Unrecovered::Impossible);
@@ -262,7 +266,7 @@ impl Candidates {
         let global = operand.registers() == 0;
         let mut candidate = Candidate { addr, size: operand.size, access: operand.access, method, insn_ip, global };
         if method == Method::Racy {
-            // What is known without memory does not depend on it.
+            // A candidate that was found without memory does not depend on memory.
             let exact = self.exact.iter().find(|other| other.is_same(&candidate));
             candidate.method = exact.map_or(method, |exact| exact.method);
         }
@@ -285,7 +289,7 @@ fn unknown(operand: &MemOp, insn_ip: u64) -> Unrecovered {
     }
 }
 
-/// What the candidates of one direction are checked against.
+/// The conditions for candidates of one direction.
 pub(super) struct Site {
     pub(super) stack: Range<u64>,
     pub(super) room: usize,

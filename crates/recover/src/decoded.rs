@@ -1,4 +1,4 @@
-//! Decoded code of all processes, looked up by address.
+//! A cache of the decoded code of all processes, looked up by address.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::region::{self, Region};
 use super::semantics::Semantics;
 use super::window::{self, Backward, CodeSource, FunctionMap};
 
-/// Pieces of code outside a function that it branches to, and that are searched for branches back into it.
+/// The most pieces of code outside a function that it branches to and that are searched for branches back into it.
 const MAX_PIECES: usize = 16;
 
 /// The piece of code around an address, without its bytes.
@@ -37,7 +37,7 @@ impl<I: Semantics> Decoded<I> {
         self.cache.counts()
     }
 
-    /// The identity of the code at `ip`; looks it up only if `ip` has left the previous piece.
+    /// Returns the identity of the code at `ip`; looks it up only if `ip` is outside the previous piece.
     fn locate(code: &mut dyn CodeSource, ip: u64, here: &mut Option<Here>) -> Option<Here> {
         let inside = |here: &Here| ip.wrapping_sub(here.base) < here.len;
         if !here.as_ref().is_some_and(inside) {
@@ -83,7 +83,7 @@ impl<I: Semantics> Decoded<I> {
         Some(window)
     }
 
-    /// What lies between the conditional branch at `ip` and the point at which its two ways meet, if they do.
+    /// What lies between the conditional branch at `ip` and the point at which its two paths meet, if they do.
     pub(super) fn region(
         &mut self,
         code: &mut dyn CodeSource,

@@ -1,6 +1,6 @@
 //! The flags as far as known.
 
-/// Flags as far as known. Each instruction set numbers them in its own way.
+/// Flags, each known or unknown. Each instruction set has its own numbering.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Flags {
     pub(super) bits: u32,
@@ -22,13 +22,13 @@ impl Flags {
         (self.known & flag != 0).then_some(self.bits & flag != 0)
     }
 
-    /// What both know and agree on.
+    /// The flags that both know and agree on.
     pub(super) fn common(self, other: Self) -> Self {
         let known = self.known & other.known & !(self.bits ^ other.bits);
         Self { bits: self.bits & known, known }
     }
 
-    /// What either knows; `None` if they contradict.
+    /// The flags that either knows; `None` if they contradict each other.
     pub(super) fn merge(self, other: Self) -> Option<Self> {
         ((self.bits ^ other.bits) & self.known & other.known == 0)
             .then_some(Self { bits: self.bits | other.bits, known: self.known | other.known })

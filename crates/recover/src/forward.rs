@@ -1,7 +1,8 @@
-//! Runs the code from the sampled moment on, for the accesses that come next: methods a, b and e, and with memory m.
+//! Runs the code forward from the sampled moment, to find the next accesses (methods a, b, e, and m with memory).
 //!
-//! If known values do not decide a branch, both of its ways are followed to the point at which they meet ([`super::region`]),
-//! and what both know holds there. Accesses in between are not recorded: only one way makes them.
+//! If known values do not decide a branch, both of its paths are followed to the point at which they meet
+//! ([`super::region`]); the values that both agree on are known there. Accesses in between are not recorded, because
+//! only one path makes them.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use super::semantics::Semantics;
 use super::window::CodeSource;
 use scxprof_base::sample::Method;
 
-/// The depth of undecided branches within ways of other undecided branches.
+/// The nesting depth of undecided branches.
 const MAX_NESTED: usize = 4;
 
 /// One run.
@@ -24,12 +25,12 @@ pub(super) struct Forward<'a, I: Semantics> {
     code: &'a mut dyn CodeSource,
     here: Option<Here>,
     site: &'a Site,
-    /// The number of instructions that may run on all ways together, and that may still run.
+    /// The number of instructions that may run on all paths together, and the number that is left.
     steps: usize,
     left: usize,
-    /// How many had run when the last access was found that was not known.
+    /// How many instructions had run when the last new access was found.
     last: usize,
-    /// Writable memory is known as it was at the moment of the sample.
+    /// Use writable memory as it was at the moment of the sample.
     memory: bool,
 }
 
@@ -38,12 +39,12 @@ struct Went {
     ip: u64,
     /// Calls minus returns.
     level: i32,
-    /// Certainly on to the next instruction.
+    /// Control certainly went on to the next instruction.
     straight: bool,
 }
 
 impl<'a, I: Semantics> Forward<'a, I> {
-    /// One that runs at most `steps` instructions.
+    /// A run of at most `steps` instructions.
     pub(super) fn new(
         decoded: &'a mut Decoded<I>,
         found: &'a mut Candidates,
@@ -94,7 +95,7 @@ impl<'a, I: Semantics> Forward<'a, I> {
                         self.last = self.steps - self.left;
                     }
                     if !goes_on {
-                        // It will fault, or the code is not what runs.
+                        // The code will fault, or it is not the code that runs.
                         return;
                     }
                     if steps < MAX_STEPS {
@@ -119,7 +120,7 @@ impl<'a, I: Semantics> Forward<'a, I> {
         Some(line)
     }
 
-    /// Runs one instruction, or all that an undecided branch may run until its ways meet.
+    /// Runs one instruction or, at an undecided branch, both paths until they meet.
     fn step(
         &mut self,
         machine: &mut Machine<I>,
@@ -147,12 +148,12 @@ impl<'a, I: Semantics> Forward<'a, I> {
         }
     }
 
-    /// What an instruction loads, if it is in memory that no thread writes.
+    /// Address and value of what an instruction loads, if no thread can write that memory.
     fn loaded(&mut self, machine: &Machine<I>, insn: &Insn<I>, addresses: Addresses) -> Option<(u64, u64)> {
         let mut loads = insn.operands().filter(|(_, operand)| !operand.is_store());
         let (slot, operand) = loads.next()?;
         let (addr, size) = (addresses.get(slot).copied().flatten()?, u32::from(operand.size));
-        // Values that are known, or that no register gets, are not requested.
+        // Memory is not requested if its value is known, or if the instruction does not keep it.
         let known = size > 8 || machine.stack.overlaps(addr, u64::from(size));
         if known || (insn.writes == 0 && insn.flow == Flow::Next && insn.flags == 0) {
             return None;
@@ -165,7 +166,7 @@ impl<'a, I: Semantics> Forward<'a, I> {
         Some((addr, constant?))
     }
 
-    /// From an undecided branch to the point at which its two ways meet.
+    /// Continues from an undecided branch at the point at which its two paths meet.
     fn meet(&mut self, machine: &mut Machine<I>, branch: &Insn<I>, ip: u64, nested: usize) -> Option<Went> {
         let region = self.decoded.region(self.code, ip, &mut self.here)?;
         let bias = machine.bias;
@@ -189,8 +190,8 @@ impl<'a, I: Semantics> Forward<'a, I> {
         Some(Went { ip: met?, level, straight: false })
     }
 
-    /// Runs one way of a branch with `machine` and the other with `other` up to `to`; `machine` then knows what both know. Returns where
-    /// they ended.
+    /// Runs one path of a branch with `machine` and the other with `other` up to `to`; `machine` then knows what both
+    /// agree on. Returns where they ended.
     fn arms(
         &mut self,
         machine: &mut Machine<I>,
@@ -209,7 +210,7 @@ impl<'a, I: Semantics> Forward<'a, I> {
         Some(met)
     }
 
-    /// Runs one way of a branch up to `to`; returns where it ended.
+    /// Runs one path of a branch up to `to`; returns where it ended.
     fn arm(&mut self, machine: &mut Machine<I>, mut ip: u64, to: Point, nested: usize) -> Option<u64> {
         let bias = machine.bias;
         let mut level = 0;

@@ -1,13 +1,13 @@
-//! The piece of stack in a sample; each byte is known or unknown.
+//! The part of the stack that a sample contains; each byte is known or unknown.
 
 use super::lines::{Line, Lines};
 use super::value::Val;
 
-/// Bytes below rsp that fit into the image: what forward code pushes, and the red zone.
+/// Bytes below rsp in the image: space for what forward code pushes, and the red zone.
 const BELOW: usize = 256;
 /// Bytes below the stack pointer that a function may use (System V ABI).
 const RED_ZONE: usize = 128;
-/// The total size: those and a dump of 512 bytes.
+/// The total size: the bytes below rsp, and a dump of 512 bytes.
 const SIZE: usize = BELOW + 512;
 const WORDS: usize = SIZE / 64;
 
@@ -17,7 +17,7 @@ pub(super) struct Image {
     base: u64,
     bytes: [u8; SIZE],
     known: [u64; WORDS],
-    /// Memory elsewhere.
+    /// Memory outside the stack.
     pub(super) lines: Lines,
 }
 
@@ -32,8 +32,8 @@ impl Image {
         image
     }
 
-    /// Adds those of the bytes at `base` that lie in the red zone, which is private to the thread like the rest of its stack.
-    /// A line of memory may begin before it, or end behind rsp.
+    /// Adds the bytes of a line at `base` that lie in the red zone, which is private to the thread like the rest of its
+    /// stack. The line may begin before the red zone, or end above rsp.
     pub(super) fn add_red_zone(&mut self, line: Line<'_>) {
         let (base, bytes, known) = (line.base, line.bytes, line.known());
         let start = self.base.wrapping_add((BELOW - RED_ZONE) as u64);
@@ -144,7 +144,7 @@ impl Image {
         self.lines.clear();
     }
 
-    /// Keeps only what `other` (of the same sample) agrees on.
+    /// Keeps only the bytes on which `other` (of the same sample) agrees.
     pub(super) fn keep(&mut self, other: &Self) {
         self.lines.keep(&other.lines);
         for (word, (known, theirs)) in self.known.iter_mut().zip(&other.known).enumerate() {
@@ -160,7 +160,7 @@ impl Image {
         }
     }
 
-    /// Adds all that `other` (of the same sample) knows; false if the two contradict.
+    /// Adds all bytes that `other` (of the same sample) knows; false if the two contradict each other.
     pub(super) fn merge(&mut self, other: &Self) -> bool {
         let mut agree = true;
         for word in 0..WORDS {

@@ -1,12 +1,12 @@
-//! A decoded instruction with what the recovery needs: memory operands, written registers, control flow.
+//! A decoded instruction, with what recovery needs: memory operands, written registers, control flow.
 
 use super::isa::Isa;
 use scxprof_base::sample::Access;
 
-/// Memory operands that are kept per instruction; those with more are not modelled anyway.
+/// The most memory operands that are stored for an instruction; instructions with more are not modelled.
 pub(super) const OPERANDS: usize = 2;
 
-/// Why general registers do not give an operand's address.
+/// Why an operand's address cannot be computed from general registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Opaque {
     /// Relative to a base that is not among the registers: fs or gs on x86-64.
@@ -15,11 +15,11 @@ pub(super) enum Opaque {
     Gather,
     /// Under a mask in a vector or mask register: the sample does not say which bytes are touched.
     Masked,
-    /// Not one location of a known size.
+    /// Not a single location of known size.
     Odd,
 }
 
-/// Which part of the index register counts.
+/// The part of the index register that is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     /// All of it.
@@ -32,7 +32,7 @@ pub(super) enum Part {
     SignedWord,
 }
 
-/// A memory operand. Addresses relative to the instruction are relative to the code's own base here.
+/// A memory operand. An address relative to the instruction is stored relative to the code's own base.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MemOp {
     pub(super) base: Option<u8>,
@@ -43,24 +43,24 @@ pub(super) struct MemOp {
     /// Relative to the instruction.
     pub(super) relative: bool,
     pub(super) disp: u64,
-    /// Bytes; 0 if it is not one location.
+    /// Size in bytes; 0 if it is not a single location.
     pub(super) size: u16,
     pub(super) access: Access,
     pub(super) opaque: Option<Opaque>,
-    /// Relative to the base of fs, and known if that is; opaque anyway.
+    /// Relative to the base of fs; the address can be computed if that base is known. Such an operand is opaque anyway.
     pub(super) fs: bool,
-    /// Touched once per repetition, and not at all if this register is 0.
+    /// Accessed once per repetition; not at all if this register is 0.
     pub(super) counter: Option<u8>,
 }
 
-/// Which bits of an address the processor uses.
+/// The bits of an address that the processor uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Width {
     /// The lower half.
     Bits32,
     /// All.
     Bits64,
-    /// All but the top byte, if it is the address of user code: bit 55 is 0.
+    /// All but the top byte, for addresses of user code (bit 55 is 0).
     Tagged,
 }
 
@@ -90,7 +90,7 @@ impl MemOp {
         self.registers() | self.counter.map_or(0, bit)
     }
 
-    /// The bytes of a register that its address depends on.
+    /// The bytes of an index register that the address depends on.
     pub(super) fn needed(&self) -> u32 {
         if self.width == Width::Bits32 {
             4
@@ -99,8 +99,8 @@ impl MemOp {
         }
     }
 
-    /// An upper bound of the addresses of user code: 57-bit linear addresses of x86-64, of which the upper half is the kernel's, and 52-bit
-    /// ones of arm64 (Documentation/arch/arm64/memory.rst).
+    /// An upper bound of the addresses of user code: on x86-64 57-bit linear addresses, the upper half of which belongs
+    /// to the kernel; on arm64 52-bit addresses (Documentation/arch/arm64/memory.rst).
     pub(super) fn highest(&self) -> u64 {
         match self.width {
             Width::Tagged => 1 << 52,
@@ -108,7 +108,8 @@ impl MemOp {
         }
     }
 
-    /// The address, if `register` gives the values of registers; `bias` is the base of the code, `fs` the base of fs if known.
+    /// The address, if known. `register` returns register values, `bias` is the base of the code, `fs` the base of fs
+    /// if known.
     pub(super) fn address(&self, bias: u64, fs: Option<u64>, register: impl Fn(u8) -> Option<u64>) -> Option<u64> {
         let segment = match self.opaque {
             None => 0,
@@ -138,9 +139,9 @@ impl MemOp {
 pub(super) enum Flow {
     /// Continues with the next instruction.
     Next,
-    /// Continues with the next instruction or at its target.
+    /// Continues with the next instruction or at the branch target.
     Conditional,
-    /// Continues at its target.
+    /// Continues at the branch target.
     Jump,
     /// Returns from the function.
     Return,
@@ -148,7 +149,7 @@ pub(super) enum Flow {
     ReturnAndPop,
     /// Faults: nothing runs after it.
     Stop,
-    /// Continues elsewhere.
+    /// Continues at an unknown place.
     Away,
     /// Calls a function, and continues with the next instruction.
     Call,
@@ -156,26 +157,27 @@ pub(super) enum Flow {
     Beyond,
 }
 
-/// An instruction. Its address and its targets are relative to the code's base, so it is the same for every process.
+/// A decoded instruction. Its address and its targets are relative to the code's base, so it is the same in every
+/// process.
 #[derive(Debug, Clone)]
 pub(super) struct Insn<I: Isa> {
     pub(super) code: I::Code,
     pub(super) ip: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub(super) len: u8,
     pub(super) flow: Flow,
-    /// Of a direct branch, not of a call.
+    /// The target of a direct branch (not of a call).
     pub(super) target: Option<u64>,
     pub(super) operands: [Option<MemOp>; OPERANDS],
     /// General registers that it writes in any part or case, one bit each.
     pub(super) writes: u32,
-    /// Flags that it writes, as [`Flags`](super::flags::Flags) numbers them.
+    /// Flags that it writes, in the numbering of [`Flags`](super::flags::Flags).
     pub(super) flags: u32,
-    /// It depends on flags.
+    /// Its effect depends on flags.
     pub(super) reads_flags: bool,
     /// Indirect jumps may lead here.
     pub(super) landing: bool,
-    /// It writes memory that its operands do not show.
+    /// It writes memory outside its operands.
     pub(super) wild: bool,
     /// It runs more than once.
     pub(super) repeated: bool,

@@ -1,4 +1,4 @@
-//! The parts that an instruction set has.
+//! The types and constants of an instruction set.
 
 use std::fmt::Debug;
 
@@ -13,6 +13,6 @@ pub(super) trait Isa: Debug + Clone + Copy + Default + 'static {
 
     /// The number of the stack pointer.
     const SP: u8;
-    /// Registers that hold where the function returns to: code that changes them has to be run.
+    /// Registers that hold the return address: code that changes them must be run.
     const RETURN: u32;
 }

@@ -1,4 +1,4 @@
-//! What a sample of kernel code has instead of the user's registers and stack.
+//! The state of interrupted kernel code, which replaces the user registers and stack of a sample.
 
 use super::lines::{is_of_kernel, Snapshot};
 use super::regs::Regs;
@@ -7,15 +7,15 @@ use scxprof_base::arch::Arch;
 /// Bytes before the stack: `struct kernel_snapshot` in operand.bpf.c.
 const HEADER: usize = 24;
 const REGS: usize = 18;
-/// Bytes for the stack, however much of it there is.
+/// Bytes reserved for the stack; fewer may be used.
 const DUMP: usize = 512;
 /// Bytes of a kernel stack: `THREAD_SIZE` in arch/x86/include/asm/page_64_types.h.
 const STACK: u64 = 16384;
 
 /// The state of interrupted kernel code, as the BPF program recorded it.
 ///
-/// u64 address of the task, u64 lowest address of its stack, u32 bytes of stack, u32 mode; the u64 registers of
-/// [`regs_mask`](super::regs_mask); these bytes from rsp on, in room for 512; then a [`Snapshot`].
+/// Layout: u64 address of the task, u64 lowest address of its stack, u32 number of stack bytes, u32 mode; the u64
+/// registers of [`regs_mask`](super::regs_mask); the stack bytes from rsp on, in an array of 512; then a [`Snapshot`].
 #[derive(Debug, Clone, Copy)]
 pub struct KernelSnapshot<'a> {
     /// The registers.
@@ -30,7 +30,7 @@ pub struct KernelSnapshot<'a> {
 }
 
 impl<'a> KernelSnapshot<'a> {
-    /// The content of a record; `None` if it is of user code.
+    /// Parses a record; `None` if it is of user code.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Option<Self> {
         if !is_of_kernel(bytes) {
@@ -76,12 +76,12 @@ mod tests {
         bytes.extend([(dump.len() as u32).to_le_bytes(), KERNEL.to_le_bytes()].concat());
         bytes.extend(regs.iter().flat_map(|value| value.to_le_bytes()));
         bytes.extend(dump);
-        // What an earlier sample had there.
+        // Stale bytes of an earlier sample.
         bytes.extend(vec![0xee; DUMP - dump.len()]);
         bytes.extend([TASK_STACK, sp].iter().flat_map(|value| value.to_le_bytes()));
         bytes.extend([(lines.len() as u32).to_le_bytes(), KERNEL.to_le_bytes()].concat());
         for (base, words) in lines {
-            // In the highest byte there is a bit for each word that is not known.
+            // The highest byte has a bit for each word that is not known.
             bytes.extend((base ^ 0xff << 56).to_le_bytes());
             bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
         }
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(recover(&load, &[(5, object)]), Ok(vec![(object + 8, Method::AtIp)]));
         assert_eq!(recover(&load, &[(5, 0x7fff_1234_5000)]), Ok(vec![(0x7fff_1234_5008, Method::AtIp)]));
         assert_eq!(recover(&load, &[(5, 8)]), Err(Unrecovered::Impossible));
-        // Neither half.
+        // In neither half of the address space.
         assert_eq!(recover(&load, &[(5, 0x1234_5678_1234_5678)]), Err(Unrecovered::Impossible));
         assert_eq!(recover(&load, &[(5, TASK_STACK + 0x3f00)]), Err(Unrecovered::StackOnly));
         // mov rax,gs:[rdi]; ret

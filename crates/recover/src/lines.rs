@@ -6,21 +6,22 @@ use super::value::Val;
 
 /// Bytes of a line.
 const LINE: usize = 64;
-/// Bytes before the lines, and bytes per line with its address: `struct snapshot` in operand.bpf.c.
+/// Bytes before the lines, and bytes per line including its address: `struct snapshot` in operand.bpf.c.
 const HEADER: usize = 24;
 const STRIDE: usize = 8 + LINE;
-/// The most lines that are read.
+/// The most lines that are used.
 const MAX_LINES: usize = 64;
 
-/// The part of a line's first word that is its address; the highest byte has a bit for each of its 8 words that is not known.
+/// The part of a line's first word that is its address. The highest byte has a bit for each of the line's 8 words whose
+/// value is unknown.
 const ADDRESS: u64 = (1 << 56) - 1;
 /// The lowest address of the kernel's half.
 pub const KERNEL_HALF: u64 = !ADDRESS;
-/// The mode of memory of kernel code, in the same place as in a record of such code; that of user code is 0.
+/// The mode of a snapshot of kernel code, at the same offset as in a kernel record; user code has 0.
 pub(super) const KERNEL: u32 = 1;
 const MODE: usize = 20;
 
-/// True if the raw data of a sample are of kernel code.
+/// True if the raw data of a sample is of kernel code.
 #[must_use]
 pub fn is_of_kernel(raw: &[u8]) -> bool {
     raw.get(MODE..).and_then(<[u8]>::first_chunk).is_some_and(|mode| u32::from_le_bytes(*mode) == KERNEL)
@@ -28,9 +29,10 @@ pub fn is_of_kernel(raw: &[u8]) -> bool {
 
 /// Memory at the moment of a sample, as the BPF program recorded it.
 ///
-/// u64 base of fs, u64 stack pointer, u32 number of lines, u32 mode: 1 for memory of the kernel; then for each line its u64 address,
-/// a multiple of 64, and its bytes. The highest byte of the address has a bit for each 8 bytes that other threads write all the time:
-/// the lowest for the first ones. They are not known. That byte of the address is 0 in user memory, and 0xff in the kernel's.
+/// Layout: u64 base of fs, u64 stack pointer, u32 number of lines, u32 mode (1 for kernel memory); then for each line
+/// its u64 address, a multiple of 64, and its bytes. In the highest byte of the address, each bit marks 8 bytes (the
+/// lowest bit the first ones) that other threads write all the time, so that their value is unknown. The address itself
+/// has 0 in this byte for user memory, and 0xff for kernel memory.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Snapshot<'a> {
     bytes: &'a [u8],
@@ -38,13 +40,13 @@ pub struct Snapshot<'a> {
 }
 
 impl<'a> Snapshot<'a> {
-    /// The content of a record; a missing or malformed one is empty.
+    /// Parses a record; a missing or malformed one is treated as empty.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, left_out: &[] }
     }
 
-    /// The same without the lines that begin in these ranges, which are sorted and don't overlap.
+    /// The snapshot without the lines that begin in these ranges, which must be sorted and disjoint.
     #[must_use]
     pub fn without(self, left_out: &'a [Range<u64>]) -> Self {
         Self { left_out, ..self }
@@ -76,8 +78,8 @@ impl<'a> Snapshot<'a> {
         })
     }
 
-    /// The address of the thread-local storage. Its first word is its own address (System V ABI, thread-local storage). Without
-    /// that word it is ignored: the kernel's copy may be older than the register.
+    /// The base of thread-local storage. Its first word is its own address (System V ABI, thread-local storage).
+    /// Without that word the base is ignored, because the kernel's copy may be older than the register.
     #[must_use]
     pub fn fs_base(self) -> Option<u64> {
         let base = self.word(0).filter(|base| base % 8 == 0)?;
@@ -91,13 +93,13 @@ impl<'a> Snapshot<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Line<'a> {
     pub(super) base: u64,
-    /// A bit for each 8 bytes that other threads write all the time.
+    /// One bit for each 8 bytes that other threads write all the time.
     pub(super) changing: u8,
     pub(super) bytes: &'a [u8; LINE],
 }
 
 impl Line<'_> {
-    /// A bit for each byte that is known.
+    /// One bit for each byte that is known.
     pub(super) fn known(self) -> u64 {
         (0..8).filter(|word| self.changing >> word & 1 == 0).fold(0, |known, word| known | 0xff << (word * 8))
     }
@@ -121,7 +123,7 @@ impl Lines {
         Self::default().of(snapshot)
     }
 
-    /// The lines of a snapshot, in the memory of others.
+    /// Fills in the lines of a snapshot; reuses the allocation of `self`.
     pub(super) fn of(self, snapshot: Snapshot<'_>) -> Self {
         let mut lines = self.0;
         lines.clear();
@@ -132,7 +134,7 @@ impl Lines {
         Self(lines)
     }
 
-    /// A copy in the memory of `other`.
+    /// A copy of the lines; reuses the allocation of `other`.
     pub(super) fn copied_to(&self, other: Self) -> Self {
         let mut lines = other.0;
         lines.clone_from(&self.0);
@@ -208,7 +210,7 @@ impl Lines {
         self.0.clear();
     }
 
-    /// Keeps only what `other` (of the same sample) agrees on.
+    /// Keeps only the bytes on which `other` (of the same sample) agrees.
     pub(super) fn keep(&mut self, other: &Self) {
         self.0.retain_mut(|line| {
             let Some(other) = other.at(line.base).and_then(|at| other.0.get(at)) else { return false };
@@ -255,7 +257,7 @@ mod tests {
         for length in 0..whole.len() {
             assert!(bases(&whole[..length]).len() < 2, "{length}");
         }
-        // Padding after them is not a line.
+        // Padding after the lines is not a line.
         assert_eq!(bases(&[&whole[..], &[0; 100]].concat()), [0x40, 0xc0]);
     }
 

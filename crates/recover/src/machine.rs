@@ -6,7 +6,7 @@ use super::insn::{bit, Insn, MemOp};
 use super::isa::Isa;
 use super::value::Val;
 
-/// Where control goes after an instruction.
+/// Where control continues after an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
     /// To the next instruction.
@@ -22,23 +22,23 @@ pub(super) enum Next {
 pub(super) struct Undone {
     /// It stored to an unknown address.
     pub(super) blind: bool,
-    /// The known values contradict: this instruction did not run just before.
+    /// The known values contradict each other: this instruction did not run just before.
     pub(super) conflict: bool,
 }
 
-/// Registers, flags and stack at one moment, as far as known.
+/// Registers, flags and stack at one moment; each value may be partly unknown.
 #[derive(Debug, Clone)]
 pub(super) struct Machine<I: Isa> {
     pub(super) regs: I::Registers,
     pub(super) flags: Flags,
     pub(super) stack: Image,
-    /// The address of the code's own address 0.
+    /// The load bias of the code.
     pub(super) bias: u64,
     /// The base of fs: the thread-local storage.
     pub(super) fs: Option<u64>,
     /// Address and value of the memory that the next instruction loads, if known from elsewhere than the stack.
     pub(super) loaded: Option<(u64, u64)>,
-    /// A store to an unknown address is assumed to miss the stack image. For a first pass only.
+    /// A store to an unknown address is assumed not to hit the stack image; used in a first pass only.
     pub(super) hopeful: bool,
 }
 
@@ -60,7 +60,7 @@ impl<I: Isa> Machine<I> {
         self.set_reg(register, self.reg(register).add(Val::full(delta as u64)));
     }
 
-    /// Adds to what is known of a register; false if it contradicts.
+    /// Adds to the known bits of a register; false for a contradiction.
     pub(super) fn learn(&mut self, register: u8, val: Val) -> bool {
         match self.reg(register).merge(val) {
             Some(both) => {
@@ -110,7 +110,7 @@ impl<I: Isa> Machine<I> {
         }
     }
 
-    /// A store of `len` bytes; `val` is the low eight of them.
+    /// Stores `len` bytes; `val` is the lowest eight of them.
     pub(super) fn store(&mut self, addr: Option<u64>, len: u64, val: Val) {
         match addr {
             Some(addr) if len <= 8 => self.stack.write(addr, len as u32, val),
@@ -120,7 +120,7 @@ impl<I: Isa> Machine<I> {
         }
     }
 
-    /// Marks as unknown what the stores of an instruction write whose addresses are known; for the others, `unstep` has done so.
+    /// Marks as unknown what the stores with known addresses write; `unstep` has already handled the other stores.
     pub(super) fn forget_known_stores(&mut self, insn: &Insn<I>, addresses: Addresses) {
         for (slot, operand) in insn.operands() {
             if let (true, Some(&Some(addr))) = (operand.is_store(), addresses.get(slot)) {
@@ -129,7 +129,7 @@ impl<I: Isa> Machine<I> {
         }
     }
 
-    /// Marks as unknown all that the stores of an instruction write.
+    /// Marks as unknown everything that the stores of an instruction write.
     fn forget_stores(&mut self, insn: &Insn<I>, addresses: Addresses) {
         for (slot, operand) in insn.operands() {
             if operand.is_store() {
@@ -139,7 +139,7 @@ impl<I: Isa> Machine<I> {
         }
     }
 
-    /// Marks as unknown all that an instruction writes.
+    /// Marks as unknown everything that an instruction writes.
     pub(super) fn havoc(&mut self, insn: &Insn<I>, addresses: Addresses) {
         self.forget(insn.writes);
         self.flags.forget(insn.flags);
@@ -149,7 +149,7 @@ impl<I: Isa> Machine<I> {
         self.forget_stores(insn, addresses);
     }
 
-    /// Keeps only what `other` agrees on: what holds in either case.
+    /// Keeps only the values on which `other` agrees: they hold on both paths.
     pub(super) fn keep(&mut self, other: &Self) {
         for (own, other) in self.regs.as_mut().iter_mut().zip(other.regs.as_ref()) {
             *own = own.common(*other);
@@ -158,7 +158,7 @@ impl<I: Isa> Machine<I> {
         self.stack.keep(&other.stack);
     }
 
-    /// Adds what `regs` and `flags` know; false if they contradict.
+    /// Adds what `regs` and `flags` know; false if they contradict each other.
     pub(super) fn agree(&mut self, regs: &I::Registers, flags: Flags) -> bool {
         for (own, other) in self.regs.as_mut().iter_mut().zip(regs.as_ref()) {
             match own.merge(*other) {

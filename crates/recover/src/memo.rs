@@ -1,4 +1,4 @@
-//! A cache of decoded code, within a bound.
+//! A bounded cache of decoded code.
 
 use std::mem::size_of;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::region::Region;
 use super::window::{Backward, FunctionMap};
 use scxprof_base::cache::Cache;
 
-/// Bytes of an entry besides its content: keys, the allocation, the table's spare room.
+/// Bytes of an entry besides its content: keys, allocator overhead, unused slots of the table.
 const OVERHEAD: usize = 96;
 
 /// What is cached for one address of one piece of code.
@@ -30,7 +30,7 @@ pub(super) enum Entry<I: Isa> {
     Forward(Arc<[Insn<I>]>),
     Backward(Arc<Backward<I>>),
     Function(Arc<FunctionMap>),
-    /// `None` if the ways of the branch do not meet nearby.
+    /// `None` if the paths of the branch do not meet nearby.
     Region(Option<Arc<Region>>),
 }
 
@@ -55,7 +55,7 @@ pub struct CacheCounts {
     pub misses: u64,
     /// Entries dropped for room.
     pub evictions: u64,
-    /// Entries and bytes held now.
+    /// Entries and bytes in the cache.
     pub entries: usize,
     /// See `entries`.
     pub bytes: usize,

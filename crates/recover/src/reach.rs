@@ -1,14 +1,14 @@
-//! How far after ip code is run: at most places, new accesses are found within few instructions, or none are found.
+//! How far to run the code after ip. At most places, runs find new accesses within few instructions, or none at all.
 
-/// Instructions run after ip, on all ways together, while there is room for candidates.
+/// The most instructions that are run after ip, on all paths together, while there is room for candidates.
 pub(super) const FULL: usize = 256;
-/// The same where nothing was found so far.
+/// The number at places where runs have found nothing so far.
 const LEAST: usize = 32;
-/// After this many shorter runs of a place, one goes all the way: its registers and memory may be others by then.
+/// After this many shorter runs of a place, one full run follows, because registers and memory may have changed.
 const AGAIN: u8 = 8;
-/// Places that are remembered, of 16 bytes each; a place that is new takes that of another one.
+/// The number of places that are remembered, of 16 bytes each; a new place replaces another one.
 const PLACES: usize = 1 << 12;
-/// Neighbouring instructions are one place.
+/// Code is divided into places of this many bytes.
 const BYTES: u64 = 16;
 
 /// A place in the code.
@@ -16,14 +16,14 @@ const BYTES: u64 = 16;
 struct Place {
     /// The address divided by [`BYTES`].
     number: u64,
-    /// How far its next run goes.
+    /// The number of instructions of the next run.
     steps: u16,
     /// Runs since the last full one.
     runs: u8,
 }
 
-/// How far runs found accesses, by the address of the code. Processes with code at the same address share a place: where they
-/// differ, only accesses far from ip are missed.
+/// How far runs found accesses, by code address. Processes with code at the same address share a place: if their code
+/// differs, only accesses far from ip are missed.
 #[derive(Debug)]
 pub(super) struct Reach {
     places: Box<[Place]>,
@@ -52,7 +52,7 @@ impl Reach {
         Some(place)
     }
 
-    /// How many instructions to run from `ip` on.
+    /// The number of instructions to run from `ip` on.
     pub(super) fn steps(&mut self, ip: u64) -> usize {
         let Some(place) = self.at(ip) else { return FULL };
         if place.runs >= AGAIN {
@@ -63,12 +63,12 @@ impl Reach {
         place.steps.into()
     }
 
-    /// The run of `steps` instructions from `ip` on found its last access after `last` of them.
+    /// Reports that the run of `steps` instructions from `ip` on found its last access after `last` instructions.
     pub(super) fn found(&mut self, ip: u64, steps: usize, last: usize) {
         let Some(place) = self.at(ip) else { return };
-        // Twice as far, for other samples of the place find more.
+        // Allow twice the distance, because other samples of the place find more.
         let enough = (last * 2).clamp(LEAST, FULL) as u16;
-        // Step by step: what one sample does not find, another one may.
+        // Reduce gradually: another sample may find what this one did not.
         let less = if steps >= FULL { place.steps / 2 } else { place.steps };
         place.steps = enough.max(less);
     }
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn a_place_is_run_as_far_as_it_found_anything() {
         let mut reach = Reach::default();
-        // It finds something after 30 instructions, or nothing.
+        // A run that finds an access after 30 instructions, or none.
         for (ip, last, then) in
             [(0x1000, 30, [128, 64, 60, 60]), (0x2000, 0, [128, 64, LEAST, LEAST]), (0x3000, 200, [FULL; 4])]
         {
@@ -94,7 +94,7 @@ mod tests {
                 }
             }
         }
-        // What is found later takes it further at once.
+        // An access that is found later extends the next run at once.
         reach.found(0x2000, LEAST, 31);
         assert_eq!(reach.steps(0x2000), FULL);
         assert_eq!(reach.steps(0x2000), 62);

@@ -25,19 +25,19 @@ use scxprof_base::sample::Method;
 pub struct RecoveryResult<'a> {
     /// The candidates, first those before ip, each nearest to ip first. Each represents `1 / candidates.len()` of the sample.
     pub candidates: &'a [Candidate],
-    /// Why there are none.
+    /// Why there are no candidates.
     pub reason: Option<Unrecovered>,
-    /// The operands that were looked at, each time that one was, but those on the thread's own stack.
+    /// The memory operands near the sample, each time that one was evaluated, except those on the thread's own stack.
     pub operands: &'a [Operand],
-    /// The memory that was requested; `None` if the sample contains none.
+    /// The requested memory; `None` if the sample contains no memory.
     pub wanted: Option<Wanted>,
 }
 
-/// Recovers operands; keeps decoded code within a bound.
+/// Recovers operand addresses; keeps a bounded cache of decoded code.
 #[derive(Debug)]
 pub struct Recovery {
     budget: usize,
-    /// For each instruction set, from its first sample on.
+    /// The engines, each created at the first sample of its instruction set.
     x86: Option<Box<Engine<X86>>>,
     a64: Option<Box<Engine<A64>>>,
 }
@@ -71,8 +71,8 @@ impl Recovery {
         self.recover_with(regs, dump, Snapshot::default(), stack, code)
     }
 
-    /// The same with the memory around the registers at the moment of the sample. Candidates that depend on it are
-    /// [`Method::Racy`]: another thread may have written it since.
+    /// As [`Recovery::recover`], with the memory around the registers at the moment of the sample. Candidates that
+    /// depend on it are [`Method::Racy`]: another thread may have written it before the access.
     pub fn recover_with(
         &mut self,
         regs: &Regs,
@@ -90,7 +90,7 @@ impl Recovery {
 
 #[cfg(test)]
 impl Recovery {
-    /// Forgets how far runs found accesses.
+    /// Resets the learned lengths of runs.
     pub(super) fn forget_reach(&mut self) {
         if let Some(engine) = &mut self.x86 {
             engine.reach = Reach::default();
@@ -101,7 +101,7 @@ impl Recovery {
     }
 }
 
-/// The engine of an instruction set; makes it if there is none.
+/// The engine of an instruction set, created if necessary.
 fn engine<I: Semantics>(slot: &mut Option<Box<Engine<I>>>, budget: usize) -> &mut Engine<I> {
     slot.get_or_insert_with(|| Box::new(Engine::new(budget)))
 }
@@ -178,14 +178,14 @@ impl<I: Semantics> Engine<I> {
             self.reach.found(regs.ip, steps, last);
             return Ok(());
         }
-        // First without them, to find out what depends on them.
+        // First run without these lines, to find out which results depend on them.
         let (candidates, operands, unknown) = (self.found.all.len(), self.found.operands.len(), self.found.unknown);
         let forward = Forward::new(&mut self.decoded, &mut self.found, code, here, limits);
         let mut last = forward.run(machine.clone(), regs.ip);
         if self.found.all.len() < site.room || self.found.unknown > unknown {
             machine.stack.lines = lines;
-            // It comes by the same operands again, and knows more of them. Accesses further from ip do not take the room of those
-            // that need memory: they would be found more often than these.
+            // The second run evaluates the same operands again, with more knowledge. Accesses further from ip must not
+            // take the place of accesses that need memory, because other samples find them more often.
             self.found.operands.truncate(operands);
             self.found.set_aside(candidates);
             let forward = Forward::new(&mut self.decoded, &mut self.found, code, here, limits);
@@ -198,7 +198,7 @@ impl<I: Semantics> Engine<I> {
         Ok(())
     }
 
-    /// Methods c, i and r. Returns the state at ip with what was learned of the stack, if it is consistent.
+    /// Methods c, i and r. Returns the state at ip with the stack content that was learned, if it is consistent.
     fn backward(
         &mut self,
         mut now: Machine<I>,
@@ -212,7 +212,7 @@ impl<I: Semantics> Engine<I> {
         now.bias = here.as_ref()?.bias;
         let mut written = 0;
         if at_ip.repeated {
-            // Interrupted halfway: its pointers and their memory have changed since it began.
+            // The instruction at ip is interrupted halfway: its pointers and their memory have changed since it began.
             now.havoc(at_ip, Default::default());
             written = at_ip.writes;
         }
@@ -241,7 +241,7 @@ impl<I: Semantics> Engine<I> {
                 };
                 let insn_ip = insn.ip.wrapping_add(now.bias);
                 if !self.found.take(operand, addr, method, insn_ip, site) {
-                    // A certain way to an impossible address: control did not come this way.
+                    // A certain path leads to an impossible address: control did not come this way.
                     self.found.all.clear();
                     self.found.operands.clear();
                     self.replay.give_back(end);

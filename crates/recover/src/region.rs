@@ -1,8 +1,8 @@
-//! Finds the point at which the two ways of a conditional branch meet, and what may be written before it.
+//! Finds the point at which the two paths of a conditional branch meet, and what may be written before it.
 //!
-//! This uses only the code. All addresses at which control may continue are pending. Pending instructions are decoded and
-//! replaced by their successors until one address is left: control passes there whichever way it takes. A loop in between ends
-//! the search: code after it may be far from the sample, and a sample that interrupts a long loop tells little about it.
+//! This uses only the code. The addresses at which control may continue are pending. Pending instructions are decoded
+//! and replaced by their successors until a single address is left: both paths pass there. A loop in between ends the
+//! search: code after it may be far from the sample, and a sample that interrupts a long loop says little about it.
 
 use super::insn::{bit, Flow, Insn, MemOp};
 use super::isa::Isa;
@@ -11,15 +11,15 @@ use super::semantics::Semantics;
 use super::value::Val;
 use super::window::CodeWindow;
 
-/// Instructions read in search of a meeting point.
+/// The most instructions that are read in search of the meeting point.
 const MAX_INSNS: usize = 96;
-/// Stores that are recorded separately; with more, the whole stack becomes unknown.
+/// The most stores that are recorded; with more, the whole stack becomes unknown.
 const MAX_STORES: usize = 16;
-/// Code this many bytes from the branch is a part that the compiler moved away. It is read first, because it jumps back to the
-/// rest.
+/// Code at least this many bytes away from the branch was moved away by the compiler (`.cold`). It is read first,
+/// because it jumps back to the rest.
 const FAR: u64 = 2048;
 
-/// The point at which the two ways of a branch meet.
+/// The point at which the two paths of a branch meet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Point {
     /// This address, relative to the code's base.
@@ -28,12 +28,12 @@ pub(super) enum Point {
     Return,
 }
 
-/// What lies between a branch and that point.
+/// The code between a branch and its meeting point.
 #[derive(Debug, Clone)]
 pub(super) struct Region {
     pub(super) to: Point,
-    /// All that may be written in between; `None` if only running the code can tell, because it calls, moves the stack
-    /// pointer, or changes where the function returns to.
+    /// Everything that may be written in between. `None` if the code must be run to find out, because it calls a
+    /// function, moves the stack pointer, or changes the return address.
     pub(super) effect: Option<Effect>,
 }
 
@@ -43,13 +43,13 @@ pub(super) struct Effect {
     /// Registers, one bit each.
     writes: u32,
     flags: u32,
-    /// Memory that its stores do not show.
+    /// It writes memory outside its operands.
     wild: bool,
     stores: Vec<MemOp>,
 }
 
 impl Region {
-    /// The bytes that it takes on the heap.
+    /// The heap memory of this value, in bytes.
     pub(super) fn bytes(&self) -> usize {
         std::mem::size_of::<Self>()
             + self.effect.as_ref().map_or(0, |effect| effect.stores.len() * std::mem::size_of::<MemOp>())
@@ -76,13 +76,13 @@ impl Effect {
 struct Pending {
     /// Relative to the code's base.
     at: Vec<u64>,
-    /// A way has returned.
+    /// One path has returned.
     returns: bool,
     visited: Vec<u64>,
 }
 
 impl Pending {
-    /// `None` for an address that was read before: control may pass there again.
+    /// `None` for an address that was read before, which means a loop.
     fn add(&mut self, at: u64) -> Option<()> {
         if self.visited.contains(&at) {
             return None;
@@ -93,7 +93,7 @@ impl Pending {
         Some(())
     }
 
-    /// The one point that is left.
+    /// The single point that is left, if there is only one.
     fn point(&self) -> Option<Point> {
         match (self.at.as_slice(), self.returns) {
             (&[at], false) => Some(Point::At(at)),
@@ -102,8 +102,8 @@ impl Pending {
         }
     }
 
-    /// Takes the next address to read: a far one, else the lowest after the branch. Those before the branch come last: mostly
-    /// they are the head of the loop to which both ways go back.
+    /// Takes the next address to read: a far one, else the lowest after the branch. Addresses before the branch come
+    /// last, because mostly they are the head of a loop to which both paths return.
     fn take(&mut self, branch: u64) -> Option<u64> {
         let order = |at: u64| (at.abs_diff(branch) <= FAR, at <= branch, at);
         let next = (0..self.at.len()).min_by_key(|&index| self.at.get(index).copied().map(order))?;
@@ -113,7 +113,7 @@ impl Pending {
     }
 }
 
-/// Searches for the point at which the two ways of the conditional branch at `ip` meet.
+/// Searches for the point at which the two paths of the conditional branch at `ip` meet.
 pub(super) fn find<I: Semantics>(window: &CodeWindow<'_>, ip: u64, decoder: &mut I::Decoder) -> Option<Region> {
     let own_base = window.base.wrapping_sub(window.bias);
     let branch = ip.wrapping_sub(window.bias);
@@ -161,14 +161,14 @@ pub(super) fn find<I: Semantics>(window: &CodeWindow<'_>, ip: u64, decoder: &mut
 }
 
 impl<I: Isa> Machine<I> {
-    /// Marks as unknown all that a piece of code may write, whichever way control takes through it.
+    /// Marks as unknown everything that a piece of code may write, on any path through it.
     pub(super) fn skip(&mut self, effect: &Effect) {
         self.forget(effect.writes);
         self.flags.forget(effect.flags);
         if effect.wild {
             self.stack.clear();
         }
-        // Registers that are still known had the same value all the time.
+        // Registers that are still known had the same value throughout.
         for operand in &effect.stores {
             let addr = self.address(operand);
             self.store(addr, u64::from(operand.size), Val::UNKNOWN);
@@ -223,9 +223,9 @@ mod tests {
         let found = region(&[0x74, 3, 0xff, 0xc0, 0xc3, 0x31, 0xc0, 0xc3], 0).unwrap();
         assert_eq!(found.to, Point::Return);
         assert!(found.effect.is_some());
-        // pop rbx before one of them: rsp depends on the way.
+        // pop rbx on one path: rsp depends on the path.
         assert!(region(&[0x74, 2, 0x5b, 0xc3, 0x31, 0xc0, 0xc3], 0).unwrap().effect.is_none());
-        // ret 8 pops more than the other.
+        // ret 8 pops more than ret.
         assert!(region(&[0x74, 1, 0xc3, 0xc2, 8, 0], 0).is_none());
     }
 
@@ -237,9 +237,9 @@ mod tests {
         assert!(found.effect.is_none());
         // je +2; jmp rax; nop
         assert!(region(&[0x74, 2, 0xff, 0xe0, 0x90, 0xc3], 0).is_none());
-        // je +2; syscall; nop: likewise; running it ends there.
+        // je +2; syscall; nop: the same; running the code ends there.
         assert!(region(&[0x74, 2, 0x0f, 0x05, 0x90, 0xc3], 0).unwrap().effect.is_none());
-        // The code ends before they meet.
+        // The code ends before the paths meet.
         assert!(region(&[0x74, 4, 0xff, 0xc0], 0).is_none());
     }
 }

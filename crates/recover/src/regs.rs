@@ -1,11 +1,13 @@
-//! The registers of a sample (`PERF_SAMPLE_REGS_USER`, or those of interrupted kernel code), in the order that instructions number them.
+//! The registers of a sample (`PERF_SAMPLE_REGS_USER`, or those of interrupted kernel code), in the numbering of
+//! instructions.
 
 use scxprof_base::arch::Arch;
 
-/// The registers of x86-64 to request in `perf_event_attr::sample_regs_user`: ax bx cx dx si di bp sp ip flags and r8 to r15
-/// (arch/x86/include/uapi/asm/perf_regs.h). The segment registers are of no use: they do not contain their bases.
+/// The registers of x86-64 to request in `perf_event_attr::sample_regs_user`: ax bx cx dx si di bp sp ip flags and r8
+/// to r15 (arch/x86/include/uapi/asm/perf_regs.h). The segment registers are useless, because they do not contain their
+/// bases.
 const X86_64_MASK: u64 = 0x00ff_03ff;
-/// Those of arm64: x0 to x30, sp and pc (arch/arm64/include/uapi/asm/perf_regs.h). The kernel gives no flags.
+/// The registers of arm64: x0 to x30, sp and pc (arch/arm64/include/uapi/asm/perf_regs.h). The kernel gives no flags.
 const ARM64_MASK: u64 = 0x1_ffff_ffff;
 
 /// Bytes of stack to request in `perf_event_attr::sample_stack_user`. The rest of a longer dump is ignored.
@@ -16,11 +18,11 @@ const ABI_64: u64 = 2;
 /// `PERF_SAMPLE_REGS_ABI_32`.
 const ABI_32: u64 = 1;
 
-/// The index in perf's numbering of each general register of x86-64, as instructions number them (ax cx dx bx sp bp si di r8 ..).
+/// perf's number of each general register of x86-64, in the numbering of instructions (ax cx dx bx sp bp si di r8 ..).
 const PERF_INDEX: [u32; 16] = [0, 2, 3, 1, 7, 6, 4, 5, 16, 17, 18, 19, 20, 21, 22, 23];
 const PERF_IP: u32 = 8;
 const PERF_FLAGS: u32 = 9;
-/// The same of arm64: x0 to x30 and sp have the numbers that instructions give them.
+/// perf's number of pc on arm64. x0 to x30 and sp have the same numbers in perf and in instructions.
 const ARM64_PC: u32 = 32;
 
 /// The registers to request in `perf_event_attr::sample_regs_user`.
@@ -32,7 +34,7 @@ pub const fn regs_mask(arch: Arch) -> u64 {
     }
 }
 
-/// Those of this host; none if nothing is recovered there.
+/// The registers to request on this host; none if recovery does not support its architecture.
 pub const REGS_MASK: u64 = match Arch::HOST {
     Some(arch) => regs_mask(arch),
     None => 0,
@@ -41,18 +43,18 @@ pub const REGS_MASK: u64 = match Arch::HOST {
 /// The registers of 64-bit code at an instruction boundary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Regs {
-    /// Whose they are.
+    /// The architecture that they belong to.
     pub arch: Arch,
-    /// The general registers as instructions number them, which is not perf's order: rax rcx rdx rbx rsp rbp rsi rdi r8 .. r15, or
-    /// x0 .. x30 sp.
+    /// The general registers in the numbering of instructions, which differs from perf's: rax rcx rdx rbx rsp rbp rsi
+    /// rdi r8 .. r15, or x0 .. x30 sp.
     pub gpr: [u64; 32],
     /// The next instruction to run.
     pub ip: u64,
-    /// RFLAGS; of arm64, a sample has no flags.
+    /// RFLAGS; 0 on arm64, where a sample has no flags.
     pub flags: u64,
 }
 
-/// Why the registers of a record are of no use.
+/// Why the registers of a record cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum RegsError {
     /// The task runs 32-bit code (abi 1).
@@ -99,21 +101,21 @@ impl Regs {
         Ok(regs)
     }
 
-    /// The registers of a sample of this host: all of [`REGS_MASK`].
+    /// The registers of a sample of this host, all of [`REGS_MASK`].
     ///
     /// # Errors
-    /// [`RegsError`] if the task is 32-bit, there are fewer, or nothing is recovered on this host.
+    /// [`RegsError`] if the task is 32-bit, registers are missing, or recovery does not support this host.
     pub fn of_host(abi: u64, values: &[u64]) -> Result<Self, RegsError> {
         Self::from_perf(Arch::HOST.ok_or(RegsError::Missing)?, abi, REGS_MASK, values)
     }
 
-    /// The same of 64-bit code, all of [`regs_mask`]; `None` if there are fewer.
+    /// The registers of 64-bit code, all of [`regs_mask`]; `None` if some are missing.
     #[must_use]
     pub(super) fn from_values(arch: Arch, values: &[u64]) -> Option<Self> {
         Self::from_perf(arch, ABI_64, regs_mask(arch), values).ok()
     }
 
-    /// Those of x86-64, in the order of `gpr`.
+    /// The registers of x86-64, in the order of `gpr`.
     #[must_use]
     pub fn x86_64(general: [u64; 16], rip: u64, rflags: u64) -> Self {
         let mut gpr = [0; 32];

@@ -1,4 +1,5 @@
-//! Goes back from the sampled moment over the instructions before it, and forward again with what the stack adds.
+//! Undoes the instructions before the sampled moment, and runs them forward again with what was learned about the
+//! stack.
 
 use super::candidates::MAX_STEPS;
 use super::flags::Flags;
@@ -7,7 +8,7 @@ use super::insn::{Flow, Insn};
 use super::machine::{Addresses, Machine, Next};
 use super::semantics::Semantics;
 
-/// Rounds until the assumed addresses of stores must equal the computed ones.
+/// The most rounds in which the assumed addresses of stores may differ from the computed ones.
 const ROUNDS: usize = 4;
 
 /// The result of a replay; reused between samples to save allocations.
@@ -15,19 +16,19 @@ const ROUNDS: usize = 4;
 pub(super) struct Replay<I: Semantics> {
     /// Registers before each instruction, the nearest to ip first, from the backward pass alone.
     before: [(I::Registers, Flags); MAX_STEPS],
-    /// The stack after those instructions that store.
+    /// The stack after each instruction that stores.
     saved: Vec<(usize, Image)>,
     /// Addresses of each instruction's operands, the nearest to ip first, from the forward pass.
     addresses: [Addresses; MAX_STEPS],
-    /// The memory of a state that nobody needs any more.
+    /// The allocation of a state that is not in use.
     spare: Option<Box<Machine<I>>>,
 }
 
 /// The result of one pass.
 enum Pass<I: Semantics> {
-    /// Consistent; `blind` if the backward pass did not know the address of a store.
+    /// The pass is consistent; `blind` if the backward pass did not know the address of a store.
     Closed { end: Box<Machine<I>>, blind: bool },
-    /// The known values contradict.
+    /// The known values contradict each other.
     Conflict { blind: bool },
 }
 
@@ -40,12 +41,13 @@ impl<I: Semantics> Default for Replay<I> {
 impl<I: Semantics> Replay<I> {
     /// Replays `insns` (the nearest to ip first), which ran in sequence until the moment `now`.
     ///
-    /// Returns `now` with what was learned of the stack. `None` if the known values contradict: then these instructions did not
-    /// run.
+    /// Returns `now` with what was learned of the stack; `None` if the known values contradict each other, that is, if
+    /// these instructions did not run.
     pub(super) fn run(&mut self, now: &Machine<I>, insns: &[Insn<I>]) -> Option<Box<Machine<I>>> {
         let mut hints = [Addresses::default(); MAX_STEPS];
-        // First assume that no store to an unknown address hits the stack: the forward pass finds many of these addresses.
-        // Repeat with these until they equal the result; stores that stay unknown may then hit anything.
+        // First assume that no store to an unknown address hits the stack: the forward pass finds many of these
+        // addresses. Repeat with them until they equal the result. Stores whose address is still unknown may then hit
+        // anything.
         let mut hopeful = true;
         for _ in 0..ROUNDS {
             match self.pass(now, insns, &hints, hopeful) {
@@ -84,7 +86,7 @@ impl<I: Semantics> Replay<I> {
         }
     }
 
-    /// Takes back what [`Replay::run`] returned.
+    /// Takes back the state that [`Replay::run`] returned.
     pub(super) fn give_back(&mut self, end: Box<Machine<I>>) {
         self.spare = Some(end);
     }
@@ -117,8 +119,8 @@ impl<I: Semantics> Replay<I> {
         }
     }
 
-    /// Takes a copy of `now` back over the instructions and forward again. Returns whether all agrees, and whether the way back did
-    /// not know the address of a store.
+    /// Takes a copy of `now` back over the instructions and forward again. Returns whether all values agree, and
+    /// whether the backward pass did not know the address of a store.
     fn both_ways(
         &mut self,
         machine: &mut Machine<I>,

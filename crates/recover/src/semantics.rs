@@ -1,4 +1,4 @@
-//! What the recovery needs to know of an instruction set. Everything else is the same for all of them.
+//! What recovery needs to know about an instruction set. The rest of the code is the same for all of them.
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -10,9 +10,9 @@ use super::isa::Isa;
 use super::machine::{Addresses, Machine, Next, Undone};
 use super::regs::Regs;
 
-/// How code is decoded, and what an instruction does, forward and backward.
+/// How to decode code, and what an instruction does, forward and backward.
 pub(super) trait Semantics: Isa {
-    /// What decoding keeps between instructions.
+    /// State of the decoder between instructions.
     type Decoder: Debug;
     /// A decoder.
     fn decoder() -> Self::Decoder;
@@ -20,10 +20,11 @@ pub(super) trait Semantics: Isa {
     /// The registers of a sample.
     fn registers(regs: &Regs) -> Self::Registers;
 
-    /// The flags of a sample, as far as it contains them.
+    /// The flags of a sample; unknown if samples do not contain them.
     fn flags(regs: &Regs) -> Flags;
 
-    /// Decodes the instruction at `at` of `bytes`; the first byte has the address `base`. `None` if there is no instruction.
+    /// Decodes the instruction at `at` of `bytes`; the first byte has the address `base`. `None` if there is no
+    /// instruction.
     fn decode(bytes: &[u8], base: u64, at: usize, decoder: &mut Self::Decoder) -> Option<Insn<Self>>;
 
     /// Calls `each` with every instruction of a range and its index; skips other bytes.
@@ -37,14 +38,14 @@ pub(super) trait Semantics: Isa {
     /// nearest first; `ip` itself comes first.
     fn boundaries(bytes: &[u8], base: u64, ip: usize) -> Vec<usize>;
 
-    /// Runs one instruction; `None` if it is not modelled, or its outcome is unknown: then nothing has changed.
+    /// Runs one instruction. `None` if it is not modelled, or its outcome is unknown; the machine is then unchanged.
     fn step(machine: &mut Machine<Self>, insn: &Insn<Self>) -> Option<Next>;
 
-    /// Adds what is known of the registers before `insn`; those that it writes are unknown at the call. `after` are those after it. False for
-    /// a contradiction.
+    /// Learns the registers before `insn`; those that it writes are unknown at the call. `after` are the registers
+    /// after it. False for a contradiction.
     fn invert_registers(machine: &mut Machine<Self>, insn: &Insn<Self>, after: &Self::Registers) -> bool;
 
-    /// Takes the stack back to before `insn`, and adds what its content shows of registers. False for a contradiction.
+    /// Restores the stack before `insn`, and learns registers from its content. False for a contradiction.
     fn invert_memory(
         machine: &mut Machine<Self>,
         insn: &Insn<Self>,
@@ -52,11 +53,11 @@ pub(super) trait Semantics: Isa {
         addresses: Addresses,
     ) -> bool;
 
-    /// Returns from the function, if it is known where to.
+    /// Returns from the function, if the return address is known.
     fn ret(machine: &mut Machine<Self>) -> Option<u64>;
 }
 
-/// What finding branches needs of an instruction.
+/// What is needed of an instruction to find branches.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Branch {
     /// The target of a direct branch (not of a call), relative to the code's base.
@@ -65,7 +66,7 @@ pub(super) struct Branch {
     pub(super) table: bool,
 }
 
-/// What an instruction that is not modelled writes becomes unknown, so values that stay known are right.
+/// Everything that an unmodelled instruction writes becomes unknown, so values that stay known are right.
 impl<I: Semantics> Machine<I> {
     pub(super) fn new(regs: &Regs, dump: &[u8]) -> Self {
         Self {
@@ -95,7 +96,8 @@ impl<I: Semantics> Machine<I> {
 
     /// Undoes `insn`. `hints` are the addresses of its stores from an earlier pass.
     ///
-    /// What an instruction wrote is unknown before it unless its arithmetic can be inverted. A copy shows what its source held.
+    /// What an instruction wrote is unknown before it, unless its arithmetic can be inverted. A copy shows the value of
+    /// its source.
     pub(super) fn unstep(&mut self, insn: &Insn<I>, hints: Addresses) -> Undone {
         let mut undone = Undone::default();
         let after = self.regs;

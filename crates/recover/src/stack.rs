@@ -1,19 +1,19 @@
-//! Finds which addresses are a thread's own stack.
+//! Finds the address range of a thread's own stack.
 
 use std::ops::Range;
 
 /// Bytes below sp that count as stack: the red zone and what a call pushes.
 const BELOW: u64 = 512;
-/// Bytes above the highest sp seen that count as stack: the outermost frame. Not more, as other memory may begin there: the kernel
-/// puts mappings side by side. What is the thread's own above it (frames never seen, its thread-local block) is memory that no other
-/// thread accesses.
+/// Bytes above the highest sampled sp that count as stack: the outermost frame. Not more, because the kernel places
+/// mappings side by side, so other memory may follow. The rest of the thread's own memory above it (frames that were
+/// never sampled, its thread-local block) is not accessed by other threads.
 const ABOVE: u64 = 1024;
-/// A stack pointer this far from the last one belongs to another stack (a coroutine's, a signal's).
+/// A stack pointer at least this far from the last one belongs to another stack (of a coroutine, of a signal handler).
 const JUMP: u64 = 1024 * 1024;
 
-/// The stack of one thread as its samples show it: from 512 bytes below sp to 1 KiB above the highest sp sampled.
+/// The stack of one thread according to its samples: from 512 bytes below sp to 1 KiB above the highest sampled sp.
 ///
-/// It is not the VMA of sp: a thread's stack often shares a VMA with the anonymous memory beside it.
+/// The VMA of sp cannot be used: a thread's stack often shares a VMA with adjacent anonymous memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StackRange {
     top: u64,
@@ -46,7 +46,7 @@ mod tests {
     fn another_stack_is_another_range() {
         let mut stack = StackRange::default();
         stack.update(0x7fff_0000_0000);
-        // A coroutine's stack in the heap: the memory in between is not stack.
+        // The stack of a coroutine in the heap: the memory in between is not stack.
         assert_eq!(stack.update(0x5555_0000_0000), 0x5554_ffff_fe00..0x5555_0000_0400);
     }
 

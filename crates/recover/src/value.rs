@@ -1,6 +1,6 @@
 //! A 64-bit value; each bit is known or unknown.
 
-/// The content of a register or stack slot, as far as known. Bits outside `known` are 0 in `bits`.
+/// The content of a register or stack slot. Bits outside `known` are 0 in `bits`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Val {
     bits: u64,
@@ -35,7 +35,7 @@ impl Val {
         self.known
     }
 
-    /// The value, if all of it is known.
+    /// The value, if all bits are known.
     pub(super) fn get(self) -> Option<u64> {
         (self.known == u64::MAX).then_some(self.bits)
     }
@@ -77,7 +77,7 @@ impl Val {
         }
     }
 
-    /// The low bits that both know without a gap: as far as carries can be computed.
+    /// A mask of the low bits that both know without a gap, for which carries can be computed.
     fn prefix(self, other: Self) -> u64 {
         match (self.known & other.known).trailing_ones() {
             64 => u64::MAX,
@@ -98,13 +98,13 @@ impl Val {
     }
 
     pub(super) fn and(self, other: Self) -> Self {
-        // A known 0 on either side decides.
+        // A known 0 on either side decides the bit.
         let zero = (self.known & !self.bits) | (other.known & !other.bits);
         Self::new(self.bits & other.bits, (self.known & other.known) | zero)
     }
 
     pub(super) fn or(self, other: Self) -> Self {
-        // A known 1 on either side decides.
+        // A known 1 on either side decides the bit.
         let bits = self.bits | other.bits;
         Self::new(bits, (self.known & other.known) | bits)
     }
@@ -142,12 +142,12 @@ impl Val {
         Self { bits: self.bits.swap_bytes() >> shift, known: self.known.swap_bytes() >> shift }
     }
 
-    /// What both know and agree on.
+    /// The bits that both know and agree on.
     pub(super) fn common(self, other: Self) -> Self {
         Self::new(self.bits, self.known & other.known & !(self.bits ^ other.bits))
     }
 
-    /// What either knows; `None` if they contradict.
+    /// The bits that either knows; `None` if they contradict each other.
     pub(super) fn merge(self, other: Self) -> Option<Self> {
         ((self.bits ^ other.bits) & self.known & other.known == 0)
             .then_some(Self { bits: self.bits | other.bits, known: self.known | other.known })
@@ -160,7 +160,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever the unknown bits are, the bits that the result claims to know are right.
+        /// Bits that the result claims to know are right, whatever the unknown bits are.
         #[test]
         fn operations_never_claim_too_much(a: u64, b: u64, ka: u64, kb: u64, count in 0u32..64, bytes in 1u32..=8) {
             let (x, y) = (Val::new(a, ka), Val::new(b, kb));

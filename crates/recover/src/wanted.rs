@@ -1,4 +1,4 @@
-//! Learns which memory the samples at one place in the code need, so that no other is read.
+//! Learns which memory the samples at one place in the code need, so that only that memory is read.
 
 use std::ops::Range;
 
@@ -7,37 +7,39 @@ use super::regs::Regs;
 
 /// Bytes of a line.
 const LINE: u64 = 64;
-/// Lines that no register points to, per place.
+/// Lines for each place that no register points to.
 pub const WANTED_LINES: usize = 4;
-/// So far above rsp, or below the base of fs, a thread's own memory is found by its distance: no address is lower than this
-/// (`USER_LOWEST` in operand.bpf.c), so that a lower number is a distance.
+/// Within this distance above rsp, or below the base of fs, a thread's own memory is identified by the distance. No
+/// address is this low (`USER_LOWEST` in operand.bpf.c), so lower numbers are distances.
 const NEAR: u64 = 1 << 16;
-/// The bit of rsp, whose memory is in the sample anyway: it means the line before the one that fs points to.
+/// The bit of rsp stands for the line before the one that fs points to, because the memory at rsp is in the sample
+/// anyway.
 const BEFORE_FS: u64 = 1 << 4;
 /// The bit of a register's second line is this many bits above that of its first.
 const SECOND: u32 = 32;
 
-/// Lines of memory that running the code from one place on needed.
+/// The lines of memory that running the code from one place on needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Wanted {
-    /// Bit N: the line that register N points into (in the order of their encoding); bit N + 32: the line after that. Bit 4 of x86-64:
-    /// the line before the one that fs points into.
+    /// Bit N: the line that register N points into (in the numbering of instructions); bit N + 32: the line after it.
+    /// On x86-64, bit 4 stands for the line before the one that fs points into.
     pub registers: u64,
-    /// Lines that are the same for all samples there, the latest first; 0 for none. Global variables have an address. Threads run the
-    /// same code with stacks and thread-local variables of their own: below 65,536 it is the distance from rsp, and from -65,536 on
-    /// (as a negative number) from the base of fs. Both are multiples of 64, and stand for the line there and the next one, as rsp
-    /// and fs may point into the middle of a line.
+    /// Lines that are the same for all samples of the place, the latest first; 0 for none. A global variable is stored
+    /// as its address. Stacks and thread-local variables differ between threads, so their lines are stored as
+    /// distances: below 65,536 from rsp, from -65,536 on (as a negative number) from the base of fs. Distances are
+    /// multiples of 64, and stand for the line at that distance and the next one, because rsp and fs may point into the
+    /// middle of a line.
     pub fixed: [u64; WANTED_LINES],
-    /// Addresses of other lines, likewise. They depend on data, so they come and go.
+    /// Addresses of other lines, the latest first. They depend on data, so they change often.
     pub lines: [u64; WANTED_LINES],
 }
 
-/// What the instruction that loads from an address computes it from.
+/// What an instruction computes the address of its load from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Base {
-    /// The base of fs, and maybe registers.
+    /// The base of fs, possibly with registers.
     Fs,
-    /// Nothing: it contains the address.
+    /// A constant in the instruction.
     Itself,
     /// Registers.
     Registers,
@@ -46,7 +48,7 @@ pub(super) enum Base {
 /// A request for a line of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Read {
-    /// An address in it.
+    /// An address in the line.
     pub(super) addr: u64,
     pub(super) base: Base,
 }
@@ -59,7 +61,7 @@ impl Read {
 }
 
 impl Wanted {
-    /// What a sample needed: the lines of `reads`; `stack` is the thread's own.
+    /// The needs of a sample: the lines of `reads`; `stack` is the thread's own stack.
     pub(super) fn of(regs: &Regs, memory: Snapshot<'_>, reads: &[Read], stack: &Range<u64>) -> Self {
         let line = |addr: u64| addr & !(LINE - 1);
         let mut wanted = Self::default();
@@ -77,7 +79,7 @@ impl Wanted {
                 }
             }
             match fs {
-                // It is always read.
+                // This line is always read.
                 Some(fs) if needed == fs => continue,
                 Some(fs) if needed == fs.wrapping_sub(LINE) => bits |= BEFORE_FS,
                 _ => {}
@@ -99,7 +101,7 @@ impl Wanted {
         wanted
     }
 
-    /// Adds what a later sample needed; true if that is more than before.
+    /// Adds the needs of a later sample; true if that changes the result.
     pub fn add(&mut self, later: &Self) -> bool {
         let before = *self;
         self.registers |= later.registers;
@@ -110,14 +112,14 @@ impl Wanted {
     }
 }
 
-/// Samples in a row that need none of the lines that were learned, after which these are given up.
+/// After this many samples in a row that need none of the learned lines, these lines are dropped.
 const MISSES: u8 = 8;
-/// A sample that needs one is worth so many that don't.
+/// One sample that needs a learned line makes up for this many that do not.
 const HIT: u8 = 4;
-/// So many later samples that need such lines are not learned from.
+/// After that, this many samples that need such lines are ignored.
 const PAUSE: u8 = 100;
 
-/// What the samples at one place were found to need so far.
+/// What the samples at one place have needed so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Learned {
     wanted: Wanted,
@@ -126,16 +128,16 @@ pub struct Learned {
 }
 
 impl Learned {
-    /// What later samples are to contain.
+    /// What later samples should contain.
     #[must_use]
     pub fn wanted(&self) -> &Wanted {
         &self.wanted
     }
 
-    /// Adds what a later sample needed; true if [`Learned::wanted`] is another then.
+    /// Adds the needs of a later sample; true if that changes [`Learned::wanted`].
     ///
-    /// Lines that depend on data are left out where no sample needs those of an earlier one, as in a search through a large structure:
-    /// reading them finds nothing, and displaces the caches of what is sampled.
+    /// Lines that depend on data are dropped if samples do not need the lines of earlier samples, as in a search
+    /// through a large structure: reading them finds nothing, and displaces the cache contents of the sampled threads.
     pub fn add(&mut self, later: &Wanted) -> bool {
         let before = self.wanted;
         let mut later = *later;
@@ -149,7 +151,7 @@ impl Learned {
             } else if self.misses < MISSES {
                 self.misses += 1;
             } else {
-                // After the pause there is another trial, which is a shorter one.
+                // After the pause, a shorter trial follows.
                 (self.pause, self.misses) = (PAUSE, MISSES - HIT);
                 (self.wanted.lines, later.lines) = ([0; WANTED_LINES], [0; WANTED_LINES]);
             }
@@ -205,19 +207,19 @@ mod tests {
             let memory: Vec<u8> = memory.iter().flat_map(|word| word.to_le_bytes()).collect();
             let read = |(addr, base)| Read { addr, base };
             let mut reads = vec![(rsp + 0x3a8, Base::Registers), (OWN - 0x408, Base::Fs), (0x60_1234, Base::Itself)];
-            // What depends on data is more than there is room for.
+            // More lines that depend on data than fit.
             reads.extend((0..9).map(|line| (rsp + 0x2_0000 + line * 64, Base::Registers)));
             let reads: Vec<_> = reads.into_iter().map(read).collect();
             Wanted::of(&regs, Snapshot::new(&memory), &reads, &stack)
         };
-        // The threads' stacks differ, also in where rsp is in its line.
+        // The threads have different stacks, and different offsets of rsp in its line.
         let mut all = Wanted::default();
         for rsp in [0x7fff_0000, 0x7ffe_0000, 0x7ffd_0010] {
             all.add(&of(rsp, rsp - 512..rsp + 0x10_0000));
             assert_eq!(all.fixed, [0x60_1200, 0x440u64.wrapping_neg(), 0x380, 0]);
             assert_eq!(all.lines[0], (rsp + 0x2_0200) & !63);
         }
-        // Above a small stack lies what is not the thread's own.
+        // Memory above a small stack is not the thread's own.
         let wanted = of(0x7fff_0000, 0x7ffe_fe00..0x7fff_0200);
         assert_eq!(wanted.fixed, [0x60_1200, 0x440u64.wrapping_neg(), 0, 0]);
     }
@@ -237,11 +239,11 @@ mod tests {
         let of = |line| Wanted { registers: 1, fixed: [0x40, 0, 0, 0], lines: [line, 0, 0, 0] };
         let mut learned = Learned::default();
         let random = (1..).map(|number| of(number << 20));
-        // One change of what the kernel reads for each sample, until they are given up.
+        // Until the lines are dropped, each sample changes what the kernel reads.
         let changes = random.clone().take(1000).filter(|wanted| learned.add(wanted)).count();
         assert!((5..=80).contains(&changes), "{changes}");
         assert_eq!(*learned.wanted(), Wanted { lines: [0; 4], ..of(0) }, "the rest stays");
-        // Then it works on one object.
+        // Then the code works on a single object.
         for _ in 0..2 * u64::from(PAUSE) {
             learned.add(&of(0x80));
         }
@@ -252,7 +254,7 @@ mod tests {
     fn lines_that_come_and_go_are_kept() {
         let of = |line| Wanted { lines: [line, 0, 0, 0], ..Wanted::default() };
         let mut learned = Learned::default();
-        // Every second sample is at a line that never comes again.
+        // Every second sample accesses a line that does not recur.
         for round in 1..500 {
             learned.add(&of(round << 20));
             learned.add(&of(0x40));

@@ -1,7 +1,8 @@
-//! Which instructions stand before and after an ip, and how far back control certainly came through them.
+//! Finds the instructions before and after an ip, and how far back control certainly came through them.
 //!
-//! The instruction before ip by address ran before it only if no branch leads to ip. So this module searches for branches: it
-//! decodes the whole function if its range is known, else it takes every byte near ip that could begin a branch for one.
+//! The instruction before ip (by address) ran before it only if no branch leads to ip. So this module searches for
+//! branches: it decodes the whole function if its range is known, else it treats every byte near ip that could begin a
+//! branch as one.
 
 use std::ops::Range;
 
@@ -10,31 +11,30 @@ use super::insn::{Flow, Insn};
 use super::isa::Isa;
 use super::semantics::Semantics;
 
-/// Bytes on either side of a piece of code that are searched for branches into it. A caller that knows no function range should
-/// provide this much code around ip; one that does, the function and this much around it.
+/// Bytes on either side of a piece of code that are searched for branches into it. Callers should provide this much
+/// code around ip or, if they know the range of the function, around the function.
 pub const LEADER_SPAN: usize = 4096;
-/// Longer functions are taken for an error in the file.
+/// A longer range is taken for an error in the file.
 const MAX_FUNCTION: u64 = 4 * 1024 * 1024;
-/// Places outside a function that it branches to, and that are searched for branches back (`.cold` parts).
+/// The most places outside a function that it branches to and that are searched for branches back (`.cold` parts).
 const MAX_OUTSIDE: usize = 64;
 
 /// A piece of code as the caller provides it.
 #[derive(Debug, Clone)]
 pub struct CodeWindow<'a> {
-    /// The identity of the code while its bytes stay the same: one per file and build, or per address space and generation of
-    /// changing code. Code that was decoded under a key is not read again.
+    /// The identity of the code for as long as its bytes stay the same: one for each file and build, or for each
+    /// address space and generation of changing code. Code that was decoded under a key is not read again.
     pub key: u64,
-    /// The address of the code's own address 0 in this process (the load bias of an ELF file, else 0). The same code has the
-    /// same addresses minus `bias` in every process.
+    /// The load bias of an ELF file, else 0. In every process, addresses of the same code minus `bias` are the same.
     pub bias: u64,
     /// Address of the first byte in this process.
     pub base: u64,
     /// The bytes.
     pub bytes: &'a [u8],
-    /// The function around the requested address, from `.eh_frame`; `None` if unknown. Its end may lie after the true end (at
-    /// the next function's start), but not before it.
+    /// The function around the requested address, from `.eh_frame`; `None` if unknown. The given end may be after the
+    /// true end (at the start of the next function), but not before it.
     pub function: Option<Range<u64>>,
-    /// The process itself (a JIT compiler) wrote the code: there may be data between functions.
+    /// The process itself (a JIT compiler) wrote the code, so there may be data between functions.
     pub jit: bool,
 }
 
@@ -42,13 +42,13 @@ pub struct CodeWindow<'a> {
 pub trait CodeSource {
     /// The code around the address `ip` of the process, `None` if there is none.
     ///
-    /// It should reach from the function's start to its end, or [`LEADER_SPAN`] to both sides. If it stops before the given end
-    /// of the function, any branch may come from the missing part, and little is recovered from before ip. If it has less than
-    /// 15 bytes from ip on, the instruction there may be missed.
+    /// The window should reach from the start of the function to its end, or [`LEADER_SPAN`] to both sides. If it stops
+    /// before the given end of the function, branches from the missing part may lead anywhere, so little is recovered
+    /// before ip. If it has less than 15 bytes from ip on, the instruction at ip may be missed.
     fn window(&mut self, ip: u64) -> Option<CodeWindow<'_>>;
 
-    /// The `size` bytes (at most 8) at `addr` as a little-endian number, if the process can read but not write them and no
-    /// other process can write them.
+    /// The `size` bytes (at most 8) at `addr` as a little-endian number, if the process can read but not write them,
+    /// and no other process can write them.
     fn constant(&mut self, addr: u64, size: u32) -> Option<u64> {
         let _ = (addr, size);
         None
@@ -62,7 +62,7 @@ impl CodeSource for CodeWindow<'_> {
 }
 
 impl CodeWindow<'_> {
-    /// True if the byte at `ip` is here.
+    /// True if the window contains the byte at `ip`.
     #[must_use]
     pub fn contains(&self, ip: u64) -> bool {
         ip.wrapping_sub(self.base) < self.bytes.len() as u64
@@ -73,7 +73,7 @@ impl CodeWindow<'_> {
         self.base.wrapping_sub(self.bias)
     }
 
-    /// Indices into `bytes` of the function, as far as it is here; `None` if its start is not.
+    /// The range of the function's bytes in `bytes`, possibly without its end; `None` if its start is missing.
     fn function_bytes(&self) -> Option<Range<usize>> {
         let function = self.function.as_ref()?;
         let start = function.start.checked_sub(self.base)?;
@@ -85,11 +85,11 @@ impl CodeWindow<'_> {
 /// Why the sequence of instructions before ip ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cut {
-    /// It has enough of them.
+    /// The sequence has the maximum length.
     Full,
     /// A branch may lead here.
     Leader,
-    /// Other code ran before: a call returned.
+    /// Other code ran in between: a call returned.
     Call,
     /// The boundaries are unknown.
     Unsynchronised,
@@ -102,7 +102,7 @@ pub(super) struct Backward<I: Isa> {
     pub(super) cut: Cut,
 }
 
-/// Bits for the bytes of a range.
+/// A bit for each byte of a range.
 #[derive(Debug, Clone, Default)]
 struct Bits(Box<[u64]>);
 
@@ -127,19 +127,20 @@ impl Bits {
 pub(super) struct FunctionMap {
     starts: Bits,
     leaders: Bits,
-    /// A branch may lead anywhere in the function: it has an indirect jump, or some code that branches into it is missing.
+    /// A branch may lead anywhere in the function: it contains an indirect jump, or code that branches into it is
+    /// missing.
     table: bool,
     /// Targets outside, relative to the code's base.
     pub(super) outside: Vec<u64>,
 }
 
 impl FunctionMap {
-    /// The bytes that it takes.
+    /// The size in bytes.
     pub(super) fn bytes(&self) -> usize {
         std::mem::size_of::<Self>() + (self.starts.0.len() + self.leaders.0.len() + self.outside.len()) * 8
     }
 
-    /// Decodes the function of `window`; `None` if its range is unknown or not here.
+    /// Decodes the function of `window`; `None` if its range is unknown or incomplete at the start.
     pub(super) fn new<I: Semantics>(window: &CodeWindow<'_>) -> Option<Self> {
         let range = window.function_bytes()?;
         let own_base = window.own_base();
@@ -160,13 +161,13 @@ impl FunctionMap {
                 } else if map.outside.len() < MAX_OUTSIDE {
                     map.outside.push(target);
                 } else {
-                    // That code is not read, and may branch back to anywhere.
+                    // The code there is not read, and may branch back to anywhere.
                     map.table = true;
                 }
             }
             map.table |= branch.table;
         });
-        // Branches from the code around it: hand-written functions share tails.
+        // Branches from neighbouring code: hand-written functions share tails.
         for around in [
             range.start.saturating_sub(LEADER_SPAN)..range.start,
             range.end..range.end.saturating_add(LEADER_SPAN).min(window.bytes.len()),
@@ -180,8 +181,8 @@ impl FunctionMap {
         Some(map)
     }
 
-    /// Marks where the code of `other`, which this function (`function`: its range relative to the code's base) branches to at
-    /// `target`, leads back; returns the addresses of the code that was read.
+    /// This function (`function`: its range relative to the code's base) branches to `target` in `other`. Marks the
+    /// branches that lead back from there; returns the addresses of the code that was read.
     pub(super) fn add_branches_from<I: Semantics>(
         &mut self,
         other: &CodeWindow<'_>,
@@ -205,7 +206,7 @@ impl FunctionMap {
             self.open();
             return target..target;
         };
-        // It continues in code that is not read.
+        // The code continues in code that is not read.
         if other.function.is_some() || at.saturating_add(LEADER_SPAN) > other.bytes.len() {
             self.open();
         }
@@ -226,15 +227,15 @@ impl FunctionMap {
 }
 
 /// True if `range` contains a jump that may lead to several places. Decoding finds the right boundaries soon after the
-/// beginning, and after data in between.
+/// beginning of the range, and after data in it.
 fn has_table_jump<I: Semantics>(bytes: &[u8], own_base: u64, range: Range<usize>) -> bool {
     let mut found = false;
     I::sweep(bytes, own_base, range, |_, branch| found |= branch.table);
     found
 }
 
-/// The instructions from `ip` on, in order: up to [`MAX_STEPS`]; the first that does not continue with the next is the last.
-/// Empty if there is no instruction.
+/// The instructions from `ip` on, in order, up to [`MAX_STEPS`]; the first one that does not continue with the next is
+/// the last. Empty if there is no instruction at `ip`.
 pub(super) fn forward<I: Semantics>(window: &CodeWindow<'_>, ip: u64, decoder: &mut I::Decoder) -> Vec<Insn<I>> {
     let mut insns = Vec::new();
     let Ok(mut at) = usize::try_from(ip.wrapping_sub(window.base)) else { return insns };
@@ -282,8 +283,8 @@ pub(super) fn backward<I: Semantics>(
             }
             (boundaries, leaders, map.table)
         }
-        // A part of the function is missing, and may branch to anywhere. Before code of a JIT compiler there may be data as
-        // well as code: nothing shows where the function begins.
+        // A part of the function is missing, and may branch to anywhere. Before code of a JIT compiler there may be
+        // data: nothing shows where the function begins.
         _ if is_inside || window.jit => return nothing,
         _ => {
             let boundaries = I::boundaries(window.bytes, window.own_base(), ip);
@@ -303,7 +304,7 @@ pub(super) fn backward<I: Semantics>(
     walk(window, &boundaries, &leaders, table, decoder)
 }
 
-/// Walks from boundary to boundary, away from ip, while control certainly came this way.
+/// Walks back from boundary to boundary, for as long as control certainly came this way.
 fn walk<I: Semantics>(
     window: &CodeWindow<'_>,
     boundaries: &[usize],

@@ -10,25 +10,25 @@ use super::{flags, A64, LENGTH, LR, SP};
 use crate::insn::{bit, Flow, Insn, MemOp, Opaque, Part, Width, OPERANDS};
 use scxprof_base::sample::Access;
 
-/// x16, x17 and the link register: instructions without operands sign and authenticate these.
+/// x16, x17 and the link register: instructions without operands sign or authenticate these.
 const SIGNED: u32 = 1 << 16 | 1 << 17 | 1 << LR;
-/// The registers that a system call may change, and more.
+/// All registers that a system call may change (an over-approximation).
 const ALL: u32 = u32::MAX >> 1;
 
-/// True if the word is of the scalable vector extension, which the decoder does not know (op0 is 0010).
+/// True for an instruction of the scalable vector extension, which the decoder does not know (op0 is 0010).
 pub(super) fn is_sve(word: u32) -> bool {
     word >> 25 & 15 == 2
 }
 
-/// Decodes a word; `None` if it is no instruction, or one that is newer than the decoder.
+/// Decodes a word; `None` if it is not an instruction, or newer than the decoder.
 pub(super) fn decode_plain(word: u32) -> Option<Instruction> {
     if is_sve(word) {
         return None;
     }
     let mut code = Instruction::default();
     InstDecoder::default().decode_into(&mut code, &mut U8Reader::new(&word.to_le_bytes())).ok()?;
-    // Words that it decodes although they are not allocated: in the operation alone it says so of some, and an index extends a word or a
-    // doubleword, nothing smaller.
+    // Reject words that it decodes although they are not allocated: some are marked in the operation only, and an index
+    // can extend only a word or a doubleword.
     let is_small = |operand: &Operand| {
         let Operand::RegRegOffset(_, _, _, style, _) = operand else { return false };
         matches!(style, ShiftStyle::UXTB | ShiftStyle::UXTH | ShiftStyle::SXTB | ShiftStyle::SXTH)
@@ -65,8 +65,8 @@ pub(super) fn decode(bytes: &[u8], base: u64, at: usize) -> Option<Insn<A64>> {
     })
 }
 
-/// An instruction of the scalable vector extension. No sample has vectors, predicates or the length of a vector: only what it may
-/// write is known.
+/// An instruction of the scalable vector extension. Samples contain neither vectors, predicates nor the vector length,
+/// so only the registers that it may write are known.
 fn sve(word: u32, ip: u64) -> Insn<A64> {
     let memory = word >> 31 == 1;
     let operand = |opaque, access| MemOp { opaque: Some(opaque), ..location(0, access) };
@@ -123,11 +123,11 @@ fn flow(code: &Instruction) -> Flow {
     }
 }
 
-/// General registers that it writes in any case, one bit each.
+/// The general registers that the instruction always writes, one bit each.
 fn writes(code: &Instruction) -> u32 {
     let register = |index: usize| code.operands.get(index).and_then(|&operand| gpr(operand)).map_or(0, bit);
     let written = match code.opcode {
-        // Without a register that is written.
+        // Stores that write no register.
         opcode if is_store(opcode) => 0,
         Opcode::STG
         | Opcode::STZG
@@ -169,7 +169,7 @@ fn writes(code: &Instruction) -> u32 {
         Opcode::SYSL(_) => register(0) | register(1) | register(2),
         opcode if is_authentication(opcode) => SIGNED | register(0),
         Opcode::HINT if !is_plain_hint(code) => SIGNED,
-        // For most instructions it is the destination.
+        // For most other instructions it is the destination.
         _ => register(0),
     };
     let base = match memory_operand(code) {
@@ -202,7 +202,7 @@ fn writes_flags(code: &Instruction) -> bool {
             | Opcode::SETF16
             | Opcode::RMIF
             | Opcode::MSR
-            // Random numbers set the flags.
+            // Instructions for random numbers set the flags.
             | Opcode::MRS
             | Opcode::SVC
             | Opcode::HVC
@@ -231,7 +231,7 @@ fn reads_flags(code: &Instruction) -> bool {
     )
 }
 
-/// Signs or authenticates registers that are not named.
+/// True for instructions that sign or authenticate implicit registers.
 fn is_authentication(opcode: Opcode) -> bool {
     matches!(
         opcode,
@@ -264,18 +264,19 @@ fn is_authentication(opcode: Opcode) -> bool {
     )
 }
 
-/// A hint that changes nothing whatever the processor has: nop and those that wait, barriers, and bti. Others do: `chkfeat` writes x16.
+/// True for a hint that changes nothing on any processor: nop, hints that wait, barriers, and bti. Other hints may:
+/// `chkfeat` writes x16.
 pub(super) fn is_plain_hint(code: &Instruction) -> bool {
     matches!(code.operands[0], Operand::ControlReg(0 | 2 | 4))
 }
 
-/// bti, and what stands for it at the beginning of a function. `hint` has the number in two parts.
+/// True for bti, and for other instructions that mark the beginning of a function. `hint` has its number in two parts.
 fn is_landing(code: &Instruction) -> bool {
     matches!(code.opcode, Opcode::PACIASP | Opcode::PACIBSP | Opcode::PACIASPPC | Opcode::PACIBSPPC)
         || (code.opcode == Opcode::HINT && code.operands[0] == Operand::ControlReg(4))
 }
 
-/// Cache maintenance that clears memory, and the tags of memory.
+/// True for cache maintenance that clears memory or its tags.
 fn is_wild(code: &Instruction) -> bool {
     matches!(
         code.opcode,
@@ -292,7 +293,7 @@ fn is_wild(code: &Instruction) -> bool {
     )
 }
 
-/// The operand that is in memory.
+/// The operand in memory.
 pub(super) fn memory_operand(code: &Instruction) -> Option<Operand> {
     code.operands.iter().copied().find(|operand| {
         matches!(
@@ -323,7 +324,7 @@ fn location(size: u16, access: Access) -> MemOp {
     }
 }
 
-/// The memory that it loads or stores.
+/// The memory that the instruction loads or stores.
 fn memory(code: &Instruction, ip: u64) -> Option<MemOp> {
     let size = u16::try_from(size(code)?).ok()?;
     let mut operand = location(size, access(code.opcode));

@@ -7,15 +7,15 @@ pub(super) const N: u32 = 8;
 pub(super) const Z: u32 = 4;
 pub(super) const C: u32 = 2;
 pub(super) const V: u32 = 1;
-/// All of them.
+/// All four flags.
 pub(super) const NZCV: u32 = 15;
 
-/// Flags with the four bits of `nzcv`, as instructions encode them.
+/// The flags for the four bits of `nzcv`, as in the encoding of instructions.
 pub(super) fn of(nzcv: u32) -> Flags {
     Flags { bits: nzcv & NZCV, known: NZCV }
 }
 
-/// Whether a condition (0 to 15: eq ne cs cc mi pl vs vc hi ls ge lt gt le al nv) holds, if the flags decide it.
+/// Whether a condition (0 to 15: eq ne cs cc mi pl vs vc hi ls ge lt gt le al nv) holds, if the known flags decide it.
 pub(super) fn holds(flags: Flags, condition: u8) -> Option<bool> {
     let flag = |flag| flags.get(flag);
     let both = |a: Option<bool>, b: Option<bool>| match (a, b) {

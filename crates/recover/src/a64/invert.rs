@@ -13,7 +13,7 @@ use crate::machine::{Addresses, Machine};
 use crate::value::Val;
 
 impl Machine<A64> {
-    /// Registers before `insn`; those that it writes are unknown at the call. False for a contradiction.
+    /// Restores the registers before `insn`; those that it writes are unknown at the call. False for a contradiction.
     pub(super) fn invert_registers(&mut self, insn: &Insn<A64>, after: &[Val; REGISTERS]) -> bool {
         let code = &insn.code;
         let at = |register: u8| after.get(usize::from(register)).copied().unwrap_or_default();
@@ -23,7 +23,7 @@ impl Machine<A64> {
         match memory_operand(code) {
             Some(Operand::RegPreIndex(base, disp, true) | Operand::RegPostIndex(base, disp)) => {
                 let before = at(base as u8).sub(Val::full(i64::from(disp) as u64));
-                // The base that these write back is authenticated.
+                // The base that these instructions write back was authenticated.
                 let is_signed = matches!(code.opcode, Opcode::LDRAA | Opcode::LDRAB);
                 fine &= self.learn(base as u8, if is_signed { signed(before) } else { before });
             }
@@ -91,7 +91,7 @@ impl Machine<A64> {
         }
     }
 
-    /// Adds to what is known of a register operand's low bytes; true for other operands and the zero register.
+    /// Adds to the known low bytes of a register operand; true for other operands and the zero register.
     fn learn_operand(&mut self, operand: Operand, val: Val, size: u32) -> bool {
         gpr(operand).is_none_or(|register| self.learn(register, val.only_low(size)))
     }
@@ -107,7 +107,7 @@ impl Machine<A64> {
         }
     }
 
-    /// The stack before `insn`, and what its content shows of registers. False for a contradiction.
+    /// Restores the stack before `insn`, and learns registers from its content. False for a contradiction.
     pub(super) fn invert_memory(&mut self, insn: &Insn<A64>, after: &[Val; REGISTERS], addresses: Addresses) -> bool {
         let code = &insn.code;
         let at = |register: u8| after.get(usize::from(register)).copied().unwrap_or_default();
@@ -120,14 +120,14 @@ impl Machine<A64> {
             let places =
                 [first, second].into_iter().take(registers as usize).zip([addr, addr.wrapping_add(size.into())]);
             if load(code.opcode).is_some() {
-                // Memory held what the registers got.
+                // A load: memory held the value that the register got.
                 for (register, addr) in places {
                     if let Some(register) = gpr(register).filter(|_| size <= 8) {
                         fine &= self.stack.learn(addr, size, at(register).only_low(size));
                     }
                 }
             } else if is_store(code.opcode) {
-                // The registers held what memory has.
+                // A store: the register held the value that is in memory.
                 for (register, addr) in places {
                     if let Some(register) = gpr(register).filter(|_| size <= 8) {
                         let val = self.stack.read(addr, size).only_low(size);

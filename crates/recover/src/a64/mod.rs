@@ -25,9 +25,9 @@ use crate::regs::Regs;
 use crate::semantics::{Branch, Semantics};
 use crate::value::Val;
 
-/// The link register: where a function returns to.
+/// The link register, with the return address.
 const LR: u8 = 30;
-/// 31 is the stack pointer here; where an instruction means the zero register by it, there is none.
+/// Here, 31 is the stack pointer. Operands that mean the zero register by it have no number.
 const SP: u8 = 31;
 /// General registers and the stack pointer.
 const REGISTERS: usize = 32;
@@ -57,7 +57,7 @@ impl Semantics for A64 {
         regs.gpr.map(Val::full)
     }
 
-    /// A sample has none: perf's registers of arm64 have no pstate.
+    /// Samples have no flags: perf's registers of arm64 lack pstate.
     fn flags(_regs: &Regs) -> Flags {
         Flags::default()
     }

@@ -5,7 +5,7 @@ use yaxpeax_arm::armv8::a64::{Instruction, Opcode, Operand, SIMDSizeCode};
 use super::operands::operand_size;
 use scxprof_base::sample::Access;
 
-/// A read-modify-write of one location: the bytes of it, 0 for those of the register.
+/// For a read-modify-write of one location: its size in bytes, 0 for the size of the register.
 pub(super) fn atomic(opcode: Opcode) -> Option<u32> {
     match opcode {
         Opcode::SWP(_)
@@ -39,7 +39,7 @@ pub(super) fn atomic(opcode: Opcode) -> Option<u32> {
     }
 }
 
-/// A load of a general register, or of two: whether it extends the sign.
+/// For a load of one or two general registers: whether it extends the sign.
 pub(super) fn load(opcode: Opcode) -> Option<bool> {
     match opcode {
         Opcode::LDR
@@ -90,7 +90,7 @@ pub(super) fn load(opcode: Opcode) -> Option<bool> {
     }
 }
 
-/// A store of a general register, or of two.
+/// True for a store of one or two general registers.
 pub(super) fn is_store(opcode: Opcode) -> bool {
     matches!(
         opcode,
@@ -117,7 +117,7 @@ pub(super) fn is_store(opcode: Opcode) -> bool {
     )
 }
 
-/// A store that may fail; its first register gets whether it did.
+/// True for a store that may fail; its first register gets the result.
 fn is_exclusive_store(opcode: Opcode) -> bool {
     matches!(
         opcode,
@@ -142,7 +142,7 @@ fn simd(size: SIMDSizeCode) -> u32 {
     }
 }
 
-/// Bytes of one of the registers that are loaded or stored.
+/// The size of one of the registers that are loaded or stored.
 fn register_bytes(operand: Operand) -> u32 {
     match operand {
         Operand::SIMDRegister(size, _) => simd(size),
@@ -150,7 +150,7 @@ fn register_bytes(operand: Operand) -> u32 {
     }
 }
 
-/// Bytes that it loads or stores, both registers of a pair together.
+/// The number of bytes that the instruction loads or stores, for a pair in all.
 pub(super) fn size(code: &Instruction) -> Option<u32> {
     let [first, second, ..] = code.operands;
     Some(match code.opcode {

@@ -32,7 +32,7 @@ pub(super) fn gpr(operand: Operand) -> Option<u8> {
 }
 
 impl Machine<A64> {
-    /// The value of an operand that is no memory, zero-extended.
+    /// The value of an operand that is not in memory, zero-extended.
     pub(super) fn value(&self, operand: Operand) -> Val {
         match operand {
             Operand::Register(size, _) | Operand::RegisterOrSP(size, _) => {
@@ -68,7 +68,8 @@ impl Machine<A64> {
         }
     }
 
-    /// Sets a general register to a value of its size: 32 bits clear the upper half. Nothing happens to the zero register.
+    /// Sets a general register to a value of its size: a value of 32 bits clears the upper half. Ignores the zero
+    /// register.
     pub(super) fn set(&mut self, operand: Operand, val: Val) {
         if let Some(number) = gpr(operand) {
             self.set_reg(number, val.zext(operand_size(operand)));
@@ -76,7 +77,7 @@ impl Machine<A64> {
     }
 }
 
-/// The low `size` bytes rotated right by fewer bits than they have.
+/// The low `size` bytes rotated right by `count` bits, which is less than their number.
 pub(super) fn rotated(val: Val, count: u32, size: u32) -> Val {
     if count == 0 {
         return val.zext(size);

@@ -20,7 +20,7 @@ pub(super) fn low_bits(bits: u32) -> u64 {
     }
 }
 
-/// A field of a register that ubfm, sbfm and bfm move: where it was, where it goes, and its bits.
+/// The bit field that ubfm, sbfm and bfm move: its source position, its destination, and its bits.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Field {
     pub(super) from: u32,
@@ -29,7 +29,7 @@ pub(super) struct Field {
 }
 
 impl Field {
-    /// By the two immediates of such an instruction.
+    /// The field of such an instruction, from its two immediates.
     pub(super) fn of(code: &Instruction) -> Option<Self> {
         let (Operand::Immediate(rotate), Operand::Immediate(last)) = (code.operands[2], code.operands[3]) else {
             return None;
@@ -65,7 +65,7 @@ impl Machine<A64> {
             Opcode::Bcc(condition) | Opcode::BCcc(condition) => either(holds(self.flags, condition)?),
             Opcode::CBZ | Opcode::CBNZ => {
                 let val = self.value(code.operands[0]);
-                // One bit that is known to be 1 decides.
+                // One known bit that is 1 suffices.
                 let zero = if val.bits() == 0 { val.get().map(|_| true)? } else { false };
                 either(zero == (code.opcode == Opcode::CBZ))
             }
@@ -90,7 +90,7 @@ impl Machine<A64> {
         }
     }
 
-    /// The instructions that continue with the next one.
+    /// Runs instructions that continue with the next one.
     fn step_plain(&mut self, insn: &Insn<A64>) -> Option<()> {
         let code = &insn.code;
         let [to, from, third, fourth] = code.operands;
@@ -101,7 +101,7 @@ impl Machine<A64> {
                 let minus = matches!(code.opcode, Opcode::SUB | Opcode::SUBS);
                 let same = third_is(from, third);
                 let val = match minus {
-                    // A register minus itself is 0, known or not.
+                    // A register minus itself is 0, even if its value is unknown.
                     true if same => Val::full(0),
                     true => a.sub(b),
                     false => a.add(b),
@@ -222,7 +222,7 @@ impl Machine<A64> {
                     Opcode::REV16 => (val & 0x00ff_00ff_00ff_00ff) << 8 | val >> 8 & 0x00ff_00ff_00ff_00ff,
                     Opcode::RBIT => val.reverse_bits() >> unused,
                     Opcode::CLZ => u64::from(val.leading_zeros() - unused),
-                    // The bits below the sign that equal it.
+                    // Counts the bits below the sign that equal it.
                     _ => {
                         let wide = val << unused;
                         let differ = (wide ^ ((wide as i64) >> 63) as u64) | (1u64 << unused >> 1);
@@ -236,7 +236,7 @@ impl Machine<A64> {
                 let ip = if code.opcode == Opcode::ADRP { ip & !0xfff } else { ip };
                 Val::full(ip.wrapping_add_signed(distance))
             }
-            // Signing replaces bits above the address; authentication gives the address back, or the program faults.
+            // Signing replaces bits above the address. Authentication restores them, or the program faults.
             Opcode::PACIASP | Opcode::PACIBSP | Opcode::PACIAZ | Opcode::PACIBZ => {
                 self.set_reg(LR, signed(self.reg(LR)));
                 return Some(());
@@ -320,7 +320,7 @@ impl Machine<A64> {
         Some(())
     }
 
-    /// The value of a register to store; those of vectors are unknown.
+    /// The value of a register to store; vector registers are unknown.
     fn stored(&self, register: Operand) -> Val {
         match register {
             Operand::Register(..) => self.value(register),
@@ -367,14 +367,14 @@ impl Machine<A64> {
     }
 }
 
-/// True if the third operand is the same register as the second one, not shifted.
+/// True if the third operand is the same register as the second one, without a shift.
 pub(super) fn third_is(second: Operand, third: Operand) -> bool {
     let Operand::RegShift(_, 0, size, number) = third else { return false };
     let third = Operand::Register(size, number);
     second == third && gpr(third).is_some()
 }
 
-/// A signed pointer: the code may be anywhere above the address.
+/// The value after signing: the code may be in any bit above the address.
 pub(super) fn signed(val: Val) -> Val {
     Val::new(val.bits(), val.known() & VA_BITS)
 }

@@ -1,4 +1,4 @@
-//! Words of code, and where branches among them lead.
+//! The words of code, and the targets of branches in them.
 
 use super::LENGTH;
 
@@ -7,7 +7,7 @@ pub(super) fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// How far a direct branch or call leads, in bytes.
+/// The distance in bytes that a direct branch or call jumps.
 pub(super) fn distance(word: u32) -> Option<i64> {
     let signed = |shift: u32, bits: u32| {
         let unused = 32 - bits;

@@ -1,5 +1,5 @@
-//! Multiplication, division, rotations and bit counts, as hashes and remainders use them. They are computed only from values
-//! that are completely known.
+//! Multiplication, division, rotations and bit counts, which hashes and remainders use. Results are computed only from
+//! fully known values.
 
 use iced_x86::{Instruction, Mnemonic, Register};
 
@@ -48,7 +48,7 @@ impl Machine<X86> {
             Mnemonic::Popcnt => value(self, 1)?.count_ones().into(),
             Mnemonic::Tzcnt => value(self, 1)?.trailing_zeros().min(bits).into(),
             Mnemonic::Lzcnt => u64::from(value(self, 1)?.leading_zeros()) - u64::from(64 - bits),
-            // Their result for an input of 0 differs between processors.
+            // The result for an input of 0 differs between processors.
             Mnemonic::Bsf => value(self, 1).filter(|&value| value != 0)?.trailing_zeros().into(),
             Mnemonic::Bsr => value(self, 1).filter(|&value| value != 0)?.ilog2().into(),
             _ => return None,
@@ -58,7 +58,7 @@ impl Machine<X86> {
         Some(())
     }
 
-    /// The forms with one explicit operand; the other is in rdx and rax.
+    /// Runs forms with one explicit operand; rdx and rax hold the other.
     fn step_wide(&mut self, code: &Instruction, size: u32) -> Option<()> {
         let bits = size * 8;
         let (low, high) = if size == 8 { (Register::RAX, Register::RDX) } else { (Register::EAX, Register::EDX) };
@@ -91,7 +91,7 @@ impl Machine<X86> {
     }
 }
 
-/// True for the instructions that are run here; multiplications with two or three operands are not.
+/// True for the instructions that are run here; multiplications with two or three operands are run elsewhere.
 pub(super) fn is_arith(code: &Instruction) -> bool {
     match code.mnemonic() {
         Mnemonic::Mul | Mnemonic::Imul | Mnemonic::Div | Mnemonic::Idiv => code.op_count() == 1,
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
     use crate::regs::Regs;
 
-    /// rax and rdx after the instruction that has rcx as its operand.
+    /// rax and rdx after an instruction with the operand rcx.
     fn run(code: &[u8], rax: u64, rcx: u64, rdx: u64) -> [Option<u64>; 2] {
         let mut gpr = [0; 16];
         (gpr[0], gpr[1], gpr[2]) = (rax, rcx, rdx);
@@ -159,7 +159,7 @@ mod tests {
                 run(&[0x48, 0xf7, 0xf1], rax, divisor, dividend),
                 native!("div rcx", rax, divisor, dividend)
             );
-            // The quotient fits, whatever the divisor's sign.
+            // Makes the quotient fit, whatever the divisor's sign.
             let (half, divisor) = (rdx >> 36, rcx & 0x7fff_ffff | 0x4000_0000);
             prop_assert_eq!(run(&[0xf7, 0xf9], rax, divisor, half), native!("idiv ecx", rax, divisor, half));
             let top = half & 0x0fff_ffff;

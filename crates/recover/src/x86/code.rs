@@ -1,4 +1,4 @@
-//! Finds the instructions and branches of x86-64 code, whose instructions have any length.
+//! Finds the instructions and branches of x86-64 code, whose instructions vary in length.
 
 use std::ops::Range;
 
@@ -34,8 +34,8 @@ pub(super) fn sweep(bytes: &[u8], own_base: u64, range: Range<usize>, mut each: 
     }
 }
 
-/// Jumps that may lead to several places of the same function: all indirect ones except those through `[rip+x]`, which go to
-/// another function by the dynamic linker's table.
+/// True for jumps that may lead to several places of the same function: all indirect ones except those through
+/// `[rip+x]`, which go to another function by the dynamic linker's table.
 fn is_table_jump(code: &Instruction) -> bool {
     code.mnemonic() == Mnemonic::Jmp
         && match code.op0_kind() {

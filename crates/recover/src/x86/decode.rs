@@ -157,7 +157,7 @@ pub(super) fn decode(bytes: &[u8], base: u64, at: usize, factory: &mut Instructi
     Some(Insn::new(code, factory))
 }
 
-/// The same without its operands: for finding boundaries and branches.
+/// Decodes without operands, to find boundaries and branches.
 pub(super) fn decode_plain(bytes: &[u8], base: u64, at: usize) -> Option<Instruction> {
     let bytes = bytes.get(at..)?;
     let bytes = bytes.get(..MAX_LENGTH).unwrap_or(bytes);

@@ -1,4 +1,4 @@
-//! RFLAGS, and which conditions it decides.
+//! RFLAGS, and the conditions that they decide.
 
 use iced_x86::{ConditionCode, RflagsBits};
 
@@ -7,7 +7,7 @@ use crate::flags::Flags;
 /// Flags that conditions test.
 const STATUS: u32 = RflagsBits::CF | RflagsBits::PF | RflagsBits::AF | RflagsBits::ZF | RflagsBits::SF | RflagsBits::OF;
 
-/// From RFLAGS as the processor keeps it (Intel SDM volume 1, 3.4.3), numbered as iced's `RflagsBits`.
+/// Converts RFLAGS as the processor keeps them (Intel SDM volume 1, 3.4.3) to the numbering of iced's `RflagsBits`.
 pub(super) fn from_rflags(rflags: u64) -> Flags {
     let bits = [
         (0, RflagsBits::CF),

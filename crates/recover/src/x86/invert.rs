@@ -1,6 +1,7 @@
 //! Runs one instruction backward: computes the known state before it from the known state after it.
 //!
-//! What an instruction wrote is unknown before it unless its arithmetic can be inverted. A copy shows what its source held.
+//! What an instruction wrote is unknown before it, unless its arithmetic can be inverted. A copy shows the value of its
+//! source.
 
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register, RflagsBits};
 
@@ -14,12 +15,12 @@ use crate::machine::{Addresses, Machine};
 use crate::value::Val;
 
 impl Machine<X86> {
-    /// Registers before `insn`; those that it writes are unknown at the call. False for a contradiction.
+    /// Restores the registers before `insn`; those that it writes are unknown at the call. False for a contradiction.
     pub(super) fn invert_registers(&mut self, insn: &Insn<X86>, after: &[Val; REGISTERS]) -> bool {
         let code = &insn.code;
         let at = |register: u8| after.get(usize::from(register)).copied().unwrap_or_default();
         let size = operand_size(code, 0);
-        // Operand 0 as a register, if it names the low bytes of one, and operand 1 likewise.
+        // Operands 0 and 1 as registers, if they name the low bytes of one.
         let target = low_register(code, 0);
         let other = low_register(code, 1);
         match code.mnemonic() {
@@ -115,7 +116,7 @@ impl Machine<X86> {
         }
     }
 
-    /// The stack before `insn`, and what its content shows of registers. False for a contradiction.
+    /// Restores the stack before `insn`, and learns registers from its content. False for a contradiction.
     pub(super) fn invert_memory(&mut self, insn: &Insn<X86>, after: &[Val; REGISTERS], addresses: Addresses) -> bool {
         let code = &insn.code;
         let at = |register: u8| after.get(usize::from(register)).copied().unwrap_or_default();
@@ -124,7 +125,7 @@ impl Machine<X86> {
         let first = addresses.first().copied().flatten();
         let mut fine = true;
         match code.mnemonic() {
-            // Loads: memory held what the register got.
+            // Loads: memory held the value that the register got.
             Mnemonic::Mov | Mnemonic::Movzx | Mnemonic::Movsx | Mnemonic::Movsxd
                 if code.op1_kind() == OpKind::Memory =>
             {
@@ -145,7 +146,7 @@ impl Machine<X86> {
                     fine &= self.stack.learn(addr, 8, at(RBP));
                 }
             }
-            // Stores: the register held what memory has.
+            // Stores: the register held the value that is in memory.
             Mnemonic::Mov if code.op0_kind() == OpKind::Memory => {
                 if let (Some(addr), Some(source)) = (first, low_register(code, 1)) {
                     let val = self.stack.read(addr, size).only_low(size);
@@ -188,7 +189,7 @@ impl Machine<X86> {
     }
 }
 
-/// A register operand, but not ah, ch, dh, bh.
+/// A register operand other than ah, ch, dh, bh.
 fn low_register(code: &Instruction, operand: u32) -> Option<u8> {
     if operand >= code.op_count() || code.op_kind(operand) != OpKind::Register {
         return None;

@@ -1,6 +1,6 @@
 //! Runs one instruction forward on the known part of registers, flags and stack.
 //!
-//! What an instruction that is not modelled writes becomes unknown, so values that stay known are right.
+//! Everything that an unmodelled instruction writes becomes unknown, so values that stay known are right.
 
 use iced_x86::{Code, ConditionCode, Instruction, Mnemonic, OpKind};
 
@@ -99,7 +99,7 @@ impl Machine<X86> {
             }
             _ if is_cmov(code) => match holds(self.flags, code.condition_code()) {
                 Some(true) => self.write(code, 0, self.read(code, 1)),
-                // 32 bits clear the upper half even if nothing is moved.
+                // A destination of 32 bits clears the upper half even if nothing is moved.
                 Some(false) => self.write(code, 0, self.read(code, 0)),
                 None => return false,
             },

@@ -15,7 +15,7 @@ impl Machine<X86> {
         let Some(backward) = self.flags.get(RflagsBits::DF) else { return false };
         let count = match (insn.repeated, self.reg(RCX).get()) {
             (false, _) => 1,
-            // The comparing ones stop depending on the data.
+            // The end of comparing instructions depends on the data.
             (true, Some(count)) if !string.compares => count,
             _ => return false,
         };

@@ -56,7 +56,7 @@ impl Machine<X86> {
         let mnemonic = code.mnemonic();
         self.flags.forget(code.rflags_modified());
         let val = match mnemonic {
-            // A register minus itself is 0, known or not.
+            // A register minus itself is 0, even if its value is unknown.
             Mnemonic::Sub | Mnemonic::Xor | Mnemonic::Cmp if same => Val::full(0),
             Mnemonic::Add => a.add(b),
             Mnemonic::Sub | Mnemonic::Cmp => a.sub(b),
