@@ -30,13 +30,13 @@
 //! These are not certain, but assumed:
 //!
 //! - The code bytes are those that ran: files are compared with their mapping, pages that the process changed are read
-//! from its memory, and memory that it can change is used only after a dozen readings have found it unchanged.
+//!   from its memory, and memory that it can change is used only after a dozen readings have found it unchanged.
 //! - `.eh_frame` gives the range of a function, and code that its direct branches lead to is searched too. Any
-//! instruction may be a branch target if the function branches to more than 64 places, if one of them or a part of the
-//! function is missing, or if the function contains an indirect jump other than through `[rip+x]`.
+//!   instruction may be a branch target if the function branches to more than 64 places, if one of them or a part of the
+//!   function is missing, or if the function contains an indirect jump other than through `[rip+x]`.
 //! - If no range is known, no branch from further away than [`LEADER_SPAN`] leads between the instructions before ip,
-//! and decoding from enough places before ip finds its instructions. In code of a JIT compiler, and across padding of
-//! zeros, nothing before ip is used.
+//!   and decoding from enough places before ip finds its instructions. In code of a JIT compiler, and across padding of
+//!   zeros, nothing before ip is used.
 //! - A store through a pointer does not overwrite the stack slot from which that pointer was loaded.
 //! - No other thread, and no signal handler, writes to the stack slots of this thread between the instructions that are read.
 //! - Functions return to their caller, and nothing returns in their place (`longjmp`, exceptions) into the middle of the
@@ -53,14 +53,14 @@
 //! A64:
 //!
 //! - Instructions begin at multiples of four. If the range of the function is not known, data before a function is
-//! assumed to end in a word that is not an instruction.
+//!   assumed to end in a word that is not an instruction.
 //! - A sample has no flags, so a conditional branch is decided only after a comparison that was run.
 //! - A function returns to the address in the link register. Authentication codes are removed from it, and tags from
-//! data addresses.
+//!   data addresses.
 //! - Instructions of scalable vectors are not modelled: only the registers that they may write are known. They are
-//! counted as gathers or as masked.
-//! - The memory around the registers ([`Snapshot`]) may be in samples of user code, samples of kernel code
-//! ([`KernelSnapshot`]) are not supported.
+//!   counted as gathers or as masked.
+//! - The memory around the registers ([`Snapshot`]) may be in samples of user code; samples of kernel code
+//!   ([`KernelSnapshot`]) are not supported.
 
 #![cfg_attr(not(test), forbid(unsafe_code))]
 

@@ -1,4 +1,4 @@
-//! A source of samples other than the kernel: another profiler, a simulation.
+//! A source of samples that replaces the kernel: another profiler, a simulation.
 
 use std::time::Instant;
 
@@ -17,9 +17,9 @@ use crate::sinks::Sink;
 
 /// Provides samples instead of the kernel's events.
 ///
-/// Events of threads and mappings come as [`SideBand`] among them, and names are taken only from these: a sample of a thread
-/// without a [`SideBand::Comm`] counts as unnamed, and memory without a [`SideBand::Mmap`] is private to its process. The
-/// documentation of the crate begins with an example.
+/// [`SideBand`] events of threads and mappings come with the samples. Names are taken only from these: a sample of a
+/// thread without a [`SideBand::Comm`] counts as unnamed, and memory without a [`SideBand::Mmap`] is private to its
+/// process. The documentation of the crate begins with an example.
 pub trait Feed {
     /// The next samples and side-band; `None` at the end.
     fn next_batch(&mut self) -> Option<Batch>;
@@ -29,16 +29,17 @@ pub trait Feed {
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Batch {
-    /// In any order. The facts of [`SideBand`] are added to them.
+    /// In any order. Facts from [`SideBand`] are added to them.
     pub samples: Vec<RawSample>,
-    /// Call chains of samples, each with the index of its sample in `samples`, ascending: the innermost address first, with the
-    /// kernel's marks (`PERF_CONTEXT_*` in linux/perf_event.h) between code of different modes.
+    /// Call chains of samples, each with the index of its sample in `samples`, in ascending order: the innermost
+    /// address first, with the kernel's context markers (`PERF_CONTEXT_*` in linux/perf_event.h) between code of
+    /// different modes.
     pub call_chains: Vec<(usize, Box<[u64]>)>,
-    /// In any order; at equal times it precedes a sample.
+    /// In any order; an event applies to samples of the same time.
     pub side_band: Vec<TimedSideBand>,
     /// Events of the scheduler, in order of time.
     pub sched: Vec<SchedEvent>,
-    /// This batch and the earlier ones contain everything older than this. ns, of the same clock as the times of the samples.
+    /// This batch and the earlier ones contain everything older than this time, in ns of the clock of the samples.
     pub complete_until: u64,
 }
 
@@ -49,7 +50,7 @@ impl Batch {
         Self { complete_until, ..Self::default() }
     }
 
-    /// Adds a sample with its call chain, see `call_chains`.
+    /// Adds a sample with its call chain (see [`Batch::call_chains`]).
     pub fn stack(&mut self, sample: RawSample, call_chain: &[u64]) {
         self.call_chains.push((self.samples.len(), call_chain.into()));
         self.samples.push(sample);
@@ -77,7 +78,7 @@ impl From<Batch> for batch::Batch {
     }
 }
 
-/// A feed as an origin.
+/// The origin for a feed.
 struct FeedOrigin<'a> {
     feed: &'a mut dyn Feed,
     loss: Loss,
@@ -97,7 +98,7 @@ pub(in super::super) fn run(
         namer = namer.with_hints(None);
     }
     let mut ends = StopPoll::new(Instant::now(), ended);
-    // In the caller's thread, as the feed may be.
+    // Run in the caller's thread, because the feed may not be sent to another one.
     pipeline::run_in_turn(Pipeline::new(order, namer), FeedOrigin { feed, loss: Loss::default() }, sink, &mut ends)
 }
 

@@ -36,29 +36,29 @@ use scxprof_base::arch::Arch;
 use scxprof_base::tables::{Tables, TablesHandle};
 use scxprof_recover::REGS_MASK;
 
-/// Bytes of a sample's registers and stack while it waits.
+/// Bytes of the registers and the stack of a queued sample.
 const CONTEXT_SIZE: usize = 768;
-/// Bytes of the memory around the registers of a sample, if it is read.
+/// Bytes of the memory around the registers of a queued sample, if it is read.
 const SNAPSHOT_SIZE: usize = 2048;
 
-/// The options of a running capture.
+/// The options of a capture.
 #[derive(Debug)]
 pub(super) struct CaptureOptions {
     /// What to sample and how.
     pub(super) sampler: SamplerOptions,
-    /// All that is not in `sampler`: which hints to follow, what to record.
+    /// The other options: which hints to follow, what to record.
     pub(super) host: HostOptions,
     /// The directories under which the host is read.
     pub(super) roots: Roots,
-    /// Bytes for queues and caches, without the rings.
+    /// Bytes for queues and caches; the rings are not included.
     pub(super) memory: usize,
-    /// Where the files of unwound code are.
+    /// Where to find the files of unwound code.
     pub(super) symbols: SymbolOptions,
-    /// For the source `wakeups`: the processes that are watched with what they fork; `None` for all.
+    /// For the source `wakeups`: the processes that are watched with their descendants; `None` for all processes.
     pub(super) only: Option<FxHashSet<u32>>,
 }
 
-/// Bytes of registers and of the stack in each sample, if stacks are unwound from them.
+/// Bytes of registers and stack in each sample, if stacks are unwound from them.
 fn stack_size(options: &CaptureOptions) -> usize {
     let context = options.sampler.stacks.as_ref().and_then(|event| event.context);
     context.map_or(0, |context| context.stack as usize + 8 * REGS_MASK.count_ones() as usize)
@@ -75,7 +75,7 @@ fn strangers(roots: &Roots, source: Source) -> Option<String> {
     let what = if roots.proc.join("1").exists() {
         "procfs does not show what other users' processes map"
     } else {
-        // hidepid, or subset=pid.
+        // The options hidepid and subset=pid of procfs.
         "procfs hides the processes of other users, so that their threads have no names"
     };
     let effect = if source == Source::Timer {
@@ -92,33 +92,34 @@ pub(in super::super) struct Capture {
     kernel: Kernel,
     pipeline: Pipeline<PendingSample>,
     begin: Instant,
-    /// When all events were open, CLOCK_BOOTTIME in ns: what a watched thread makes from then on inherits them.
+    /// When all events were open, CLOCK_BOOTTIME in ns: threads that a watched thread creates later inherit them.
     pub(super) opened: u64,
     /// The event, and its samples per second on a busy CPU, if that is known.
     pub(in super::super) rate: Option<(String, f64)>,
 }
 
-/// The rings, and what is read beside them.
+/// The rings, and the other things that are read during a capture.
 #[derive(Debug)]
 struct Kernel {
     running: Running,
     /// Task hints, if they can be followed.
     watch: Option<HintWatch>,
     recorder: Option<Arc<Recorder>>,
-    /// `None` when it has been stopped.
+    /// `None` after it has been stopped.
     reread: Option<ProcfsRescan>,
     begin: Instant,
     duration: Duration,
-    /// Since when the CPU time of others is known, if all are sampled; and what it was at the end.
+    /// Measures the CPU time of other threads, if all threads are sampled; and the result at the end.
     busy: Option<BusyTime>,
     cpu_time: Option<Duration>,
-    /// Look-ups without an answer before this capture.
+    /// Unanswered look-ups before this capture.
     unanswered: u64,
     notes: Vec<String>,
 }
 
 impl Capture {
-    /// Opens and enables the events, then reads what exists already in the background, so that nothing is missed in between.
+    /// Opens and enables the events, then reads existing threads and mappings in the background. In this order, nothing
+    /// is missed in between.
     ///
     /// A capture that records takes names only from what it records, so that its replay gives the same samples.
     ///
@@ -132,7 +133,7 @@ impl Capture {
         let is_hardware = matches!(sampling.source, Source::Pebs | Source::Ibs | Source::Spe);
         let kernel = if sampling.hardware.kernel && (is_hardware || sampling.source == Source::Timer) {
             let has_stores = sampling.source != Source::Pebs || sampling.hardware.stores;
-            // Of what the recovery of accesses has, a fourth.
+            // A quarter of the memory that recovery of user code has.
             let kernel = if Arch::HOST == Some(Arch::X86_64) {
                 let kernel = KernelRecovery::new(&roots.proc, &roots.sys, &sampling.cpus, memory / 16, has_stores);
                 kernel.map_err(|error| error.to_string())
@@ -155,7 +156,7 @@ impl Capture {
         if !matches!(sampling.target, Target::Tasks { .. }) {
             notes.extend(strangers(roots, sampling.source));
         }
-        // Before the first sample, so that each has its thread's hint.
+        // Before the first sample, so that each sample has its thread's hint.
         let mut no_hints = None;
         let watch = match host.hints.as_ref().map(|hints| HintWatch::start(hints, &roots.proc)) {
             Some(Ok(watch)) => {
@@ -183,7 +184,7 @@ impl Capture {
         let tee = recorder.clone().map(|recorder| recorder as Arc<dyn Tee>);
         let running = sampler.start(tee.as_ref())?;
         let begin = Instant::now();
-        // Samples of others are counts of events, and say nothing of time.
+        // Samples of other sources count events, which says nothing about CPU time.
         let takes_time = matches!(sampling.source, Source::Timer | Source::Pebs | Source::Ibs | Source::Spe);
         let takes_all = matches!(sampling.target, Target::System) && !sampling.child_pid_namespace;
         let busy = (takes_time && takes_all).then(|| BusyTime::begin(&roots.proc));
@@ -196,8 +197,9 @@ impl Capture {
             Source::Wakeups => Accesses::OfWakeups(Box::new(Wakeups::new(options.only.clone(), std::process::id()))),
             _ => kernel.map_or(Accesses::InSamples, |kernel| Accesses::Judged(Box::new(kernel))),
         };
-        // A quarter for samples that wait for their order or for code, an eighth for mappings, and one for batches that wait; the sink gets the
-        // rest. With the source `timer`, which keeps code too, that is nine eighths if every part is full.
+        // A quarter of the memory is for samples that wait to be sorted or for code, an eighth for mappings, and an
+        // eighth for queued batches; the sink gets the rest. With the source `timer`, which caches code too, the sum is
+        // nine eighths if every part is full.
         let context = match (recovers, sampling.snapshots) {
             (true, true) => CONTEXT_SIZE + SNAPSHOT_SIZE,
             (true, false) => CONTEXT_SIZE,
@@ -256,17 +258,18 @@ impl Capture {
         self.kernel.recorder.as_ref()
     }
 
-    /// The sizes of its tables while it runs.
+    /// The sizes of the tables of the running capture.
     pub(in super::super) fn tables(&self) -> &TablesHandle {
         &self.pipeline.tables
     }
 
-    /// Tells that something may be missing.
+    /// Adds a note that something may be missing.
     pub(super) fn note(&mut self, note: String) {
         self.kernel.notes.push(note);
     }
 
-    /// Passes samples to `sink` until `ended`, which is called about every 50 ms, returns true; then the rest of the rings.
+    /// Passes samples to `sink` until `ended`, which is called about every 50 ms, returns true; then the rest of the
+    /// rings.
     pub(in super::super) fn run(self, sink: &mut dyn Sink, ended: &mut dyn FnMut(Progress) -> bool) -> Outcome {
         let Self { kernel, pipeline, begin, .. } = self;
         pipeline::run_in_turn(pipeline, kernel, sink, &mut StopPoll::new(begin, ended))
@@ -274,7 +277,7 @@ impl Capture {
 }
 
 impl Kernel {
-    /// Takes waiting hint events, as long as there is room for them.
+    /// Takes queued hint events, as long as there is room for them.
     fn take_hints(&self, order: &mut Order) {
         let Some(watch) = &self.watch else { return };
         let worker = self.running.workers();
@@ -326,7 +329,7 @@ impl Origin for Kernel {
     }
 
     fn loss(&self) -> Loss {
-        // The workers have it at the end.
+        // The workers report their losses at the end.
         Loss::default()
     }
 

@@ -1,6 +1,6 @@
-//! Our own lines of JSON: accesses with their names, in the order in which they were written.
+//! scxprof's own JSON Lines: accesses with their names, in the order in which they were written.
 //!
-//! Several threads parse the lines, a block at a time, and the blocks come back in their order.
+//! Several threads parse the lines in blocks, and the blocks are returned in their order.
 
 use std::fs::File;
 use std::io;
@@ -21,12 +21,12 @@ use crate::session::pipeline::{self, Pipeline};
 use crate::session::stop::StopPoll;
 use crate::sinks::Sink;
 
-/// Threads that parse; more would wait for the reader and the sink.
+/// The most threads that parse; more would wait for the reader and the sink.
 const PARSERS: usize = 6;
-/// Blocks of a parser that may wait, before and after it.
+/// The most queued blocks of a parser, both before and after it.
 const WAITING: usize = 2;
 
-/// Passes the accesses of `lines` to `sink` until their end, or until it must end; returns the reason for an early end.
+/// Passes the accesses of `lines` to `sink` until their end, or until it must end; returns the error for an early end.
 pub(super) fn run(
     lines: &mut Blocks<File>,
     sink: &mut dyn Sink,
@@ -35,7 +35,7 @@ pub(super) fn run(
     let mut counts = std::mem::take(&mut lines.counts);
     let cpus = thread::available_parallelism().map_or(1, usize::from);
     let in_parallel = if cpus > 1 { in_parallel(lines, cpus.min(PARSERS), &mut counts, sink, ends) } else { None };
-    // Without room for threads, nothing was read yet.
+    // The threads could not be started, and nothing has been read yet.
     let (outcome, failed) = in_parallel.unwrap_or_else(|| {
         let mut failed = None;
         let mut block = Vec::new();
@@ -55,8 +55,8 @@ pub(super) fn run(
     (outcome, failed)
 }
 
-/// As [`run`], with a thread that reads and some that parse: each gets every so manieth block, so that they come back in order.
-/// `None` if a thread cannot be started.
+/// As [`run`], with one thread that reads and several that parse. Blocks are distributed round-robin, so that they can
+/// be collected in order. `None` if a thread cannot be started.
 fn in_parallel(
     lines: &mut Blocks<File>,
     parsers: usize,
@@ -87,7 +87,7 @@ fn in_parallel(
         let read = move || -> io::Result<()> {
             for to_parser in to_parsers.iter().cycle() {
                 let block = lines.next_block(empty.try_recv().unwrap_or_default())?;
-                // A parser is gone if the session must end.
+                // A parser ends early if the session must end.
                 if block.is_empty() || to_parser.send(block).is_err() {
                     break;
                 }
@@ -96,7 +96,7 @@ fn in_parallel(
         };
         let reader = thread::Builder::new().name("reader".to_owned()).spawn_scoped(scope, read).ok()?;
         let mut turn = (0..from_parsers.len()).cycle();
-        // The first parser without a block has had the last one.
+        // The first parser without a block follows the one with the last block.
         let next = move || turn.next().and_then(|at| from_parsers.get(at).map(Receiver::recv)?.ok());
         let outcome = of_blocks(next, counts, sink, ends);
         Some((outcome, reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).err()))
@@ -110,15 +110,15 @@ fn of_blocks(
     ends: &mut StopPoll<'_>,
 ) -> Outcome {
     let origin = LinesOrigin { next, counts, numbers: Numbers::default() };
-    // Those that parse are the threads that it takes.
+    // The parsers are the only additional threads.
     pipeline::run_in_turn(Pipeline::new(Order::new(1, 0), Namer::of_lines(true)), origin, sink, ends)
 }
 
-/// Parsed blocks of lines, whose threads and cgroups get numbers.
+/// Parsed blocks of lines; assigns numbers to their threads and cgroups.
 struct LinesOrigin<'c, N> {
-    /// The next block.
+    /// Returns the next block.
     next: N,
-    /// The lines so far.
+    /// Counts of the lines so far.
     counts: &'c mut Counts,
     numbers: Numbers,
 }

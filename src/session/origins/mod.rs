@@ -1,4 +1,4 @@
-//! The origins of samples, a file for each: the kernel, the forms of a profile, a trace, a caller's feed.
+//! The origins of samples, one file for each: the kernel, the forms of a profile, a trace, a caller's feed.
 
 mod feed;
 mod kernel;

@@ -1,13 +1,13 @@
-//! Numbers threads and cgroups that lines of a recording name.
+//! Assigns numbers to the threads and cgroups in the lines of a recording.
 
 use rustc_hash::FxHashMap;
 
 use crate::sample::{SideBand, ThreadIndex};
 
-/// Threads and cgroups of lines that get numbers, and bytes of the cgroups' paths.
+/// The most threads, the most cgroups, and the most bytes of cgroup paths that have numbers.
 const MAX_NUMBERED: usize = 1 << 20;
 const MAX_PATH_BYTES: usize = crate::resolve::cgroups::MAX_PATH_BYTES;
-/// The numbers of names in lines.
+/// The numbers of threads and cgroups in lines.
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
     threads: FxHashMap<(u32, u32), ThreadIndex>,
@@ -15,13 +15,13 @@ pub(super) struct Numbers {
     path_bytes: usize,
     /// How often all numbers of threads or of cgroups were dropped.
     forgotten: u64,
-    /// The last one and its number, which is not 0.
+    /// The last cgroup and its number, which is not 0.
     last_cgroup: (Vec<u8>, u64),
     next: u64,
 }
 
 impl Numbers {
-    /// The thread with that tid, of any time.
+    /// The thread with that tid; a tid that is used again gets the same number.
     pub(super) fn thread(&mut self, pid: u32, tid: u32) -> ThreadIndex {
         if self.threads.len() >= MAX_NUMBERED {
             self.threads.clear();
@@ -34,7 +34,8 @@ impl Numbers {
         })
     }
 
-    /// The cgroup with that path; `told` gets what tells its number, before its first sample.
+    /// The number of the cgroup with that path. For a new one, `told` gets the side-band that names it, before its
+    /// first sample.
     pub(super) fn cgroup(&mut self, path: &[u8], told: &mut dyn FnMut(SideBand)) -> u64 {
         if self.last_cgroup.0 != path || self.last_cgroup.1 == 0 {
             self.last_cgroup = (path.to_vec(), self.other_cgroup(path, told));
@@ -58,7 +59,7 @@ impl Numbers {
         self.next
     }
 
-    /// What was dropped at the bound, in a sentence.
+    /// A sentence on numbers that were dropped at the bound.
     pub(super) fn left_out(&self) -> Option<String> {
         (self.forgotten > 0).then(|| {
             format!(

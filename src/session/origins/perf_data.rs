@@ -1,4 +1,4 @@
-//! The records of a perf.data.
+//! An origin for the records of a perf.data.
 
 use std::time::Duration;
 
@@ -27,13 +27,13 @@ use scxprof_perf::buildid::BuildId;
 use scxprof_perf::reader::Item;
 use scxprof_perf::record::{sample_type, Header, Layout};
 
-/// Records that are read before they are sorted.
+/// The number of records that are read before they are sorted.
 const TAKE_EVERY: usize = 1 << 10;
 
-/// Why names may be wrong: perf reads one ring after the other.
+/// Why names may be wrong: perf writes the records of one ring after those of another.
 const UNTIMED: &str =
     "the recording has no times: what came first is guessed from its position in the file (`perf record -T` records times)";
-/// Why threads lack names that the recording has.
+/// Why threads lack names although the recording contains them.
 const NAMED_AT_END: &str =
     "most names and mappings come at the end of the recording, too late for its samples: record without --tail-synthesize";
 
@@ -43,21 +43,22 @@ struct PerfDataOrigin<'p> {
     intake: Intake,
     /// Everything older than this has been read.
     mark: u64,
-    /// The latest time at the last mark: it is complete at the next (`perf_event__process_finished_round` in tools/perf/util).
+    /// The latest time at the last mark; everything up to it is complete at the next mark
+    /// (`perf_event__process_finished_round` in tools/perf/util).
     newest: u64,
     /// There were samples without a time.
     is_untimed: bool,
-    /// Samples of this event are all that is read, or all that is not.
+    /// Read only the samples of this event, or all samples but these.
     only: Option<(u16, bool)>,
-    /// Samples with call chains are wanted as such, also those of scheduling events.
+    /// Read the call chains of samples, also those of scheduling events.
     reads_stacks: bool,
     /// The sink wants the code of samples.
     wants_code: bool,
     /// Samples of KVM guests, which are left out.
     guests: u64,
-    /// perf wrote what existed only after it had recorded samples.
+    /// perf wrote the names of existing threads only after it had recorded samples.
     is_named_at_end: bool,
-    /// Samples beside the records, and what other AUX data there is.
+    /// The SPE samples in the AUX data of the file.
     spe: Option<Box<Spe>>,
     other_aux: Option<String>,
 }
@@ -70,7 +71,7 @@ pub(super) fn run(
     sink: &mut dyn Sink,
     ends: &mut StopPoll<'_>,
 ) -> Outcome {
-    // What another program recorded may have any addresses, but a sink of stacks wants none.
+    // In recordings by other programs, samples may have any addresses, but a sink of stacks needs none.
     let is_foreign = profile.meta.is_none();
     let aside = profile.aside_event();
     let reads_stacks = sink.wants_stacks() && (is_foreign || aside.is_some());
@@ -82,7 +83,7 @@ pub(super) fn run(
         Accesses::OfWakeups(Box::new(Wakeups::new(watched, identity.own_pid)))
     } else {
         let is_beside = address_from.recovers() || address_from.is_of_kernel() || is_foreign;
-        // They exist for this case, if nothing else tells more.
+        // The file exists for this case, unless the records themselves contain the accesses.
         match profile.recovered.take_if(|_| is_beside && !sink.wants_stacks()) {
             Some(told) if address_from.is_of_kernel() => Accesses::Told(Box::new(told)),
             Some(recovered) => Accesses::Joined(Box::new(recovered)),
@@ -98,7 +99,7 @@ pub(super) fn run(
     }
     let mut chain = 0;
     if let (AddressFrom::Callchain, Records::PerfData(perf_data)) = (&address_from, &mut profile.records) {
-        // The timer's samples have registers, too.
+        // The samples of the timer also have registers.
         let is_read = |number: usize| aside.is_none_or(|aside| usize::from(aside) == number);
         let events = perf_data.events().iter().enumerate().filter(|(number, _)| is_read(*number));
         let stack = events.map(|(_, event)| event.attr.stack_user).max().unwrap_or(0) as usize;
@@ -163,7 +164,7 @@ impl PerfDataOrigin<'_> {
                 Some(Item::Record { bytes, layout, period, event, .. }) => {
                     let is_timed = layout.sample_type & sample_type::TIME != 0;
                     if !is_timed {
-                        // It applies to the samples after it in the file, not to those before it.
+                        // The record applies to the samples after it in the file, not to those before it.
                         if Header::read(bytes).is_some_and(|header| header.kind == sys::PERF_RECORD_SAMPLE) {
                             self.is_untimed = true;
                         } else if self.is_untimed {
@@ -206,7 +207,7 @@ impl PerfDataOrigin<'_> {
                     inlet.release_due();
                 }
                 None => {
-                    // They precede the samples of their time.
+                    // Hints precede the samples of their time.
                     self.take_hints(u64::MAX, inlet);
                     if let (Some(spe), Records::PerfData(perf_data)) = (&mut self.spe, &mut self.profile.records) {
                         spe.take_until(u64::MAX, perf_data, &mut self.intake, inlet)?;
@@ -218,7 +219,7 @@ impl PerfDataOrigin<'_> {
         Ok(Filled::More)
     }
 
-    /// Takes the hints up to `until`, which must precede the samples of their time.
+    /// Takes the hints up to `until`; they must precede the samples of their time.
     fn take_hints(&mut self, until: u64, inlet: &mut Inlet<'_, PendingSample>) {
         if let Some(hints) = &mut self.profile.hints {
             inlet.take_hints(hints, until);
@@ -246,7 +247,7 @@ impl Origin for PerfDataOrigin<'_> {
     fn end(self, outcome: &mut Outcome, ending: Ending<PendingSample>) {
         let Self { profile, intake, is_untimed, is_named_at_end, guests, wants_code, spe, other_aux, .. } = self;
         let first = ending.order.first;
-        // Of all records, not only of the samples.
+        // The duration covers all records, not only the samples.
         outcome.duration = Duration::from_nanos(intake.newest().saturating_sub(first));
         profile.times = Some((first, intake.newest()));
         profile.recovered = ending.namer.take_recovered().or(profile.recovered.take());
@@ -272,7 +273,7 @@ impl Origin for PerfDataOrigin<'_> {
     }
 }
 
-/// True for an event whose samples are wanted as call stacks, also if it is one of the scheduler.
+/// True for an event whose samples are read as call stacks, also for a scheduling event.
 fn is_stack(only: Option<(u16, bool)>, layout: &Layout, event: usize) -> bool {
     layout.sample_type & sample_type::CALLCHAIN != 0 && only.is_none_or(|(only, _)| usize::from(only) == event)
 }
@@ -286,14 +287,14 @@ fn is_of_a_guest(bytes: &[u8]) -> bool {
     })
 }
 
-/// True for samples of other events than those that are read, and for what was lost of them.
+/// True for samples of events that are not read, and for records of their loss.
 fn is_of_others(only: Option<(u16, bool)>, bytes: &[u8], event: usize) -> bool {
     const OF_EVENTS: [u32; 3] = [sys::PERF_RECORD_SAMPLE, sys::PERF_RECORD_LOST, sys::PERF_RECORD_LOST_SAMPLES];
     let is_of_an_event = || Header::read(bytes).is_some_and(|header| OF_EVENTS.contains(&header.kind));
     only.is_some_and(|(only, is_wanted)| (usize::from(only) == event) != is_wanted && is_of_an_event())
 }
 
-/// The build ids of the paths that have one alone: in containers several files may have one path.
+/// The build ids of paths that have only one: files in several containers can have the same path.
 fn unambiguous(build_ids: Vec<(Vec<u8>, BuildId)>) -> FxHashMap<Vec<u8>, BuildId> {
     let mut by_path: FxHashMap<Vec<u8>, Option<BuildId>> = FxHashMap::default();
     for (path, build_id) in build_ids {

@@ -1,4 +1,4 @@
-//! A recorded profile instead of rings: the same order, the same names, the same sinks.
+//! An origin for a recorded profile; the order, the names and the sinks are those of a capture.
 
 use std::time::{Duration, Instant};
 
@@ -10,8 +10,8 @@ use crate::sampler::loss::{Loss, SchedLoss};
 use crate::session::stop::{Progress, StopPoll};
 use crate::sinks::Sink;
 
-/// Passes the samples of `profile` to `sink` until its end, or until `ended` returns true. Sorting and the mappings take a part
-/// of `memory` bytes each. Afterwards the profile reports what could not be read.
+/// Passes the samples of `profile` to `sink` until its end, or until `ended` returns true. Sorting and the mappings
+/// each take a part of `memory` bytes. Afterwards, the profile reports what could not be read.
 pub(in super::super) fn run(
     profile: &mut Profile,
     memory: usize,
@@ -37,7 +37,7 @@ pub(in super::super) fn run(
     let is_lines = matches!(profile.records, Records::Lines(_));
     let Some(meta) = &profile.meta else { return outcome };
     if let (Some(hints), Some(recorded)) = (&mut outcome.hints, &meta.hints) {
-        // How hints were observed and what was lost before they were written.
+        // How hints were observed, and what was lost before they were written.
         (hints.probe, hints.missing, hints.counts) = (recorded.probe, recorded.missing.clone(), recorded.counts);
     }
     if meta.unfinished {
@@ -47,7 +47,8 @@ pub(in super::super) fn run(
     outcome.duration = Duration::try_from_secs_f64(meta.duration).unwrap_or(outcome.duration);
     outcome.cpu_time = meta.cpu_seconds.and_then(|it| Duration::try_from_secs_f64(it).ok());
     if reads_aside {
-        // What is known of memory's samples says nothing of these, but for the recording's own losses.
+        // The recording's counts for memory samples do not apply to these stacks, except for losses of the recording
+        // itself.
         outcome.loss.add(&Loss {
             dead_workers: meta.loss.dead_workers,
             corrupt_rings: meta.loss.corrupt_rings,
@@ -57,16 +58,17 @@ pub(in super::super) fn run(
         return outcome;
     }
     outcome.loss = if is_lines {
-        // What the session had to drop is in the recording and in the lines; the rest is counted again.
+        // The recording and its lines still contain the samples that the session had to drop, so these are counted
+        // again.
         let Loss { no_user_address, malformed, .. } = outcome.loss;
         let malformed = meta.loss.malformed.saturating_add(malformed);
         Loss { channel_full: 0, no_cgroup_path: 0, evicted: 0, no_user_address, malformed, ..meta.loss }
     } else {
-        // At their end, the events knew losses that no record could report any more. A record of loss does not tell whether
-        // samples or names were lost either.
+        // At the end of the recording, the events reported losses for which no record could be written any more.
+        // Records of loss also do not say whether samples or side-band were lost.
         let Loss { ring_full, corrupt_rings, dead_workers, side_band, unsampled, sched, aux_bad_bytes, .. } = meta.loss;
         let sched = SchedLoss { ring_full: sched.ring_full, unsampled: sched.unsampled, ..outcome.loss.sched };
-        // Damage in AUX data has no record, and is not in the recording.
+        // Damage in AUX data has no record, so it is not in the recording.
         let malformed = outcome.loss.malformed.max(meta.loss.malformed);
         Loss {
             ring_full,

@@ -1,5 +1,5 @@
-//! Reads procfs again after side-band was lost, in the background: a host can have very many threads, and samples must not wait
-//! for that.
+//! Reads procfs again after side-band was lost, in the background: a host can have very many threads, and samples must
+//! not wait for that.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,47 +20,48 @@ use crate::session::namer::Namer;
 use crate::session::order::Order;
 use scxprof_base::tables::Tables;
 
-/// The shortest interval.
+/// The shortest interval between two scans.
 const EVERY: Duration = Duration::from_secs(1);
-/// At most one part in this many of the time.
+/// The scans may take one part in this many of the time.
 const COST: u32 = 10;
-/// How often to look for mappings that changed without a record, and the part of the time that this may take at most.
+/// The shortest interval between two searches for mappings that changed without a record, and the part of the time that
+/// these may take.
 const MAPS_EVERY: Duration = Duration::from_millis(50);
 const MAPS_COST: u32 = 100;
-/// Processes whose mappings are recorded again at a time.
+/// The most processes whose mappings are recorded again at a time.
 const MAPS_AT_ONCE: usize = 64;
 
-/// The threads in procfs; none if they are recorded, because they come as records then.
+/// The threads in procfs; empty in a recording capture, in which they come as records.
 type Tasks = Result<Vec<TaskSeen>, Error>;
 
-/// What a reading gives.
+/// The result of a scan.
 #[derive(Debug)]
 struct Read {
     tasks: Tasks,
     files: Vec<FilesOf>,
-    /// How long it took, without the time until that is noticed.
+    /// How long the scan took, without the delay until its end is noticed.
     took: Duration,
 }
 
-/// A process that was recorded again, and when.
+/// A process whose mappings were recorded again, and when.
 type Renewed = (u64, Vec<TimedSideBand>);
 
-/// A running reading.
+/// A running scan.
 #[derive(Debug)]
 struct Rescan {
-    /// Of the whole host, not only of a few processes' mappings.
+    /// The scan covers the whole host, not only the mappings of a few processes.
     is_whole: bool,
     thread: JoinHandle<Read>,
 }
 
-/// What `read` gives, and how long it takes.
+/// Runs `read` and measures its duration.
 fn timed(read: impl FnOnce() -> (Tasks, Vec<FilesOf>)) -> Read {
     let begin = Instant::now();
     let (tasks, files) = read();
     Read { tasks, files, took: begin.elapsed() }
 }
 
-/// The reading, and when it may start again.
+/// The scan in progress, and when the next one may start.
 #[derive(Debug)]
 pub(super) struct ProcfsRescan {
     roots: Roots,
@@ -91,8 +92,8 @@ impl ProcfsRescan {
         }
     }
 
-    /// Takes what was recorded again. Events after the last of it wait for the rest, as they will for a reader of the
-    /// recording.
+    /// Takes mappings that were recorded again. Events after the last of these wait for the rest, as they will for a
+    /// reader of the recording.
     pub(super) fn take(&self, order: &mut Order) {
         let runs = self.recorder.is_some() && self.thread.as_ref().is_some_and(|reading| !reading.thread.is_finished());
         for (time, side_band) in self.renewed.try_iter() {
@@ -104,7 +105,7 @@ impl ProcfsRescan {
         }
     }
 
-    /// Starts a reading if names may be stale, and passes on what was read.
+    /// Starts a scan if names may be stale, and passes on the results of the last one.
     pub(super) fn poll(&mut self, namer: &mut Namer, cgroups: &mut Cgroups, order: &mut Order) {
         if let Some(Rescan { is_whole, thread }) = self.thread.take_if(|reading| reading.thread.is_finished()) {
             let mut took = Duration::ZERO;
@@ -115,7 +116,7 @@ impl ProcfsRescan {
                         Ok(seen) if is_whole && self.recorder.is_none() => {
                             namer.reread(&seen);
                         }
-                        // What cannot be read stays as it was, and the loss is counted already.
+                        // If the scan failed, the names stay as they were; the loss is already counted.
                         _ => {}
                     }
                     for files in read.files {
@@ -156,7 +157,7 @@ impl ProcfsRescan {
         self.thread = thread.map(|thread| Rescan { is_whole: true, thread });
     }
 
-    /// Reads mappings again that may have changed without a record; in the background if they are recorded.
+    /// Reads mappings that may have changed without a record; in the background if they are recorded.
     fn look_at_maps(&mut self, namer: &mut Namer, order: &mut Order) {
         let begin = Instant::now();
         if begin < self.maps_due {
@@ -187,14 +188,14 @@ impl ProcfsRescan {
         self.thread = thread.map(|thread| Rescan { is_whole: false, thread });
     }
 
-    /// Its size, unless it is in use.
+    /// Adds its size, unless it is in use.
     pub(super) fn measure(&self, tables: &mut Tables) {
         if let Ok(mapped) = self.mapped.try_lock() {
             tables.set_map::<(u32, u64)>("processes with compared mappings", mapped.len(), mapped.capacity(), 0);
         }
     }
 
-    /// Aborts the reading, and takes what was recorded.
+    /// Aborts the scan, and takes the mappings that were recorded.
     pub(super) fn stop(mut self, order: &mut Order) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(reading) = self.thread.take() {

@@ -1,4 +1,4 @@
-//! Scheduling events as text, which are sorted by time as far as there is memory.
+//! An origin for scheduling events as text, which are sorted by time as far as memory allows.
 
 use std::io;
 use std::time::Duration;
@@ -17,16 +17,17 @@ use crate::session::pipeline::{self, Pipeline, Stages};
 use crate::session::stop::StopPoll;
 use crate::sinks::Sink;
 
-/// Events that are read at a time.
+/// Events per batch.
 const BATCH: usize = 4096;
 
-/// The events of a profile that is their text.
+/// The events of a profile that consists of their text.
 struct SchedTextOrigin<'p> {
     profile: &'p mut Profile,
     loss: SchedLoss,
     /// The times of the first and the last event.
     times: Option<(u64, u64)>,
-    /// Up to the batch before the last one, all is complete: lines of different CPUs may stand a little out of order.
+    /// Everything before this time is complete: the lines of different CPUs may be slightly out of order, so this is
+    /// the time of the batch before the last one.
     before: u64,
     batch: Batch<Sample>,
 }

@@ -1,4 +1,5 @@
-//! The text of a recording: all facts come from its lines, which are sorted by time as far as there is memory.
+//! An origin for the text of a recording: all facts come from its lines, which are sorted by time as far as memory
+//! allows.
 
 use std::io;
 
@@ -17,7 +18,7 @@ use crate::session::pipeline::{self, Pipeline, Stages};
 use crate::session::stop::StopPoll;
 use crate::sinks::Sink;
 
-/// Lines that are read at a time.
+/// Lines per batch.
 const BATCH: usize = 1024;
 
 /// The lines of a profile that is a text.
@@ -46,7 +47,7 @@ impl ScriptOrigin<'_> {
         let Records::Script(lines) = &mut profile.records else { return Ok(Filled::End) };
         while batch.samples.len() < BATCH {
             let Some(line) = lines.next_line()? else { return Ok(Filled::End) };
-            // Without a time it precedes all samples.
+            // Side-band without a time precedes all samples.
             let mut told = |what| batch.side_band.push(TimedSideBand { time: 0, what });
             let cgroup = line.cgroup.map_or(0, |path| numbers.cgroup(&path, &mut told));
             let sample = Sample {
@@ -90,7 +91,7 @@ impl Origin for ScriptOrigin<'_> {
     }
 }
 
-/// False, and counted, for samples that would have been left out of records too.
+/// False for samples that are also left out of records; counts them.
 fn is_wanted(sample: &Sample, loss: &mut Loss) -> bool {
     let Loss { samples, idle, exiting, bogus, no_memory_op, .. } = loss;
     let (count, wanted) = if sample.raw.pid == 0 {

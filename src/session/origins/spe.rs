@@ -1,5 +1,6 @@
-//! The samples of Arm's SPE in a perf.data: they are in AUX data between the records, by CPU, and perf writes a CPU's when its buffer
-//! is half full, seconds after the records of the same time. So they are read from where they are, in the order of time.
+//! The samples of Arm's SPE in a perf.data. They are in AUX data between the records, for each CPU. perf writes the AUX
+//! data of a CPU when its buffer is half full, seconds after the records of the same time. So all buffers are read at
+//! the same time, in the order of the samples' times.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -18,33 +19,34 @@ use scxprof_perf::reader::{AuxBuffer, AuxChunk, Auxtrace, PerfData, TimeConv};
 use scxprof_perf::record::{decode, Header, Layout};
 use scxprof_perf::spe::{self, Cores, Decoder};
 
-/// Hardware whose AUX data is left out (`enum auxtrace_type` in tools/perf/util/auxtrace.h).
+/// Other hardware, whose AUX data is left out (`enum auxtrace_type` in tools/perf/util/auxtrace.h).
 const OTHERS: [(u32, &str); 5] =
     [(1, "Intel PT"), (2, "Intel BTS"), (3, "Arm CoreSight"), (5, "s390 CPU-measurement"), (6, "HiSilicon PTT")];
-/// Bytes of all buffers that are read ahead, and of one at most and at least.
+/// The most bytes of all buffers that are read ahead, and the most and the fewest of one buffer.
 const AHEAD: usize = 4 << 20;
 const PIECE: usize = 16 << 10;
 const LEAST_PIECE: usize = 512;
-/// Threads whose process is remembered.
+/// The most threads whose process is remembered.
 const MAX_THREADS: usize = 1 << 20;
-/// Samples that are passed on at once.
+/// The most samples that are passed on at once.
 const BATCH: usize = 1 << 12;
 /// Words before those of the CPUs in `PERF_RECORD_AUXTRACE_INFO`, and of each CPU before its MIDR (tools/perf/util/arm-spe.h).
 const HEADER_WORDS: usize = 4;
 const CPU_WORDS: usize = 3;
 const CPU_MAGIC: u64 = 0x1010_1010_1010_1010;
-/// Records that say who ran, and until when the rings have been read. PERF_RECORD_ITRACE_START only says who ran first.
+/// Records from which threads and the progress of the rings are taken. PERF_RECORD_ITRACE_START only names the first
+/// thread.
 const OF_INTEREST: [u32; 3] = [sys::PERF_RECORD_AUX, sys::PERF_RECORD_SWITCH, sys::PERF_RECORD_SWITCH_CPU_WIDE];
 
 /// The AUX data of a recording.
 pub(super) enum Aux {
     Nothing,
     Spe(Box<Spe>),
-    /// Of this hardware.
+    /// Data of this other hardware.
     Other(String),
 }
 
-/// The samples that are still to come.
+/// The samples that have not been passed on yet.
 pub(super) struct Spe {
     queues: Vec<Queue>,
     /// The queues by the time of their next sample.
@@ -59,15 +61,15 @@ pub(super) struct Spe {
     unknown_thread: u64,
     unknown_process: u64,
     left_out: u64,
-    /// Bytes that are not in the file.
+    /// Bytes that are missing in the file.
     missing: u64,
-    /// Where in the file there is something else than a record.
+    /// The position in the file of data that is not a record, where one was expected.
     broken_at: Option<u64>,
-    /// Bytes of a buffer that are read at a time.
+    /// Bytes that are read from a buffer at a time.
     piece: usize,
 }
 
-/// A buffer and what was read of it.
+/// A buffer, and how far it was read.
 struct Queue {
     cpu: Option<u32>,
     tid: Option<u32>,
@@ -81,7 +83,7 @@ struct Queue {
 }
 
 impl Spe {
-    /// What AUX data a recording has.
+    /// Finds the AUX data of a recording.
     pub(super) fn open(perf_data: &mut PerfData<File>) -> Result<Aux, PerfDataError> {
         let Some(auxtrace) = perf_data.auxtrace()? else { return Ok(Aux::Nothing) };
         if auxtrace.kind != Auxtrace::ARM_SPE {
@@ -98,7 +100,7 @@ impl Spe {
         let piece = (AHEAD / buffers.len().max(1)).clamp(LEAST_PIECE, PIECE);
         let queue = |AuxBuffer { cpu, tid, chunks, .. }: AuxBuffer| Queue {
             cpu,
-            // A buffer of a CPU may name the first thread of those that are recorded.
+            // The buffer of a CPU may name the first of the recorded threads.
             tid: tid.filter(|_| cpu.is_none()),
             cores: midr_of(&info, cpu).or(midr).map_or(Cores::Other, Cores::of),
             chunks: chunks.into_iter(),
@@ -128,7 +130,7 @@ impl Spe {
         Ok(Aux::Spe(Box::new(found)))
     }
 
-    /// Takes what a record says of threads; the intake took it last, and had so many records of names before.
+    /// Takes threads from a record, which the intake took last. Before it, the batch had `sides` side-band records.
     pub(super) fn note(&mut self, bytes: &[u8], layout: &Layout, intake: &mut Intake, sides: usize) {
         for TimedSideBand { what, .. } in intake.batch().side_band.get(sides..).unwrap_or_default() {
             if let SideBand::Comm { pid, tid, .. } | SideBand::Fork { pid, tid, .. } = *what {
@@ -139,12 +141,12 @@ impl Spe {
             return;
         }
         let Ok((_, record, id)) = decode(bytes, layout) else { return };
-        // The rings have been read up to here.
+        // The rings have been read up to this time.
         intake.saw(id.time);
         self.threads.take(&record, &id);
     }
 
-    /// Passes on all samples up to `until`, before which all records have been read.
+    /// Passes on all samples up to `until`; all records before that time have been read.
     pub(super) fn take_until(
         &mut self,
         until: u64,
@@ -163,7 +165,7 @@ impl Spe {
             self.fill(at, perf_data)?;
             taken += 1;
             if taken % BATCH == 0 {
-                // Of all queues this was the first.
+                // This was the earliest sample of all queues.
                 intake.batch().complete_until = time;
                 inlet.take(intake.batch());
                 inlet.release_due();
@@ -216,7 +218,7 @@ impl Spe {
         while queue.ready.is_empty() {
             if queue.chunk.size == 0 {
                 let Some(chunk) = queue.chunks.next() else {
-                    // What was begun has no end.
+                    // An incomplete packet cannot be completed.
                     queue.decoder.jump(queue.decoder.position());
                     return Ok(());
                 };
@@ -248,7 +250,7 @@ impl Spe {
         Ok(())
     }
 
-    /// What a user should know of it.
+    /// Notes for the user.
     pub(super) fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         let Self { untimed, unconverted, unknown_thread, unknown_process, .. } = *self;
@@ -289,17 +291,17 @@ impl Spe {
     }
 }
 
-/// The type of the PMU: the first word before version 2, then the third (tools/perf/util/arm-spe.h).
+/// The type of the PMU: the first word before version 2, the third word since then (tools/perf/util/arm-spe.h).
 fn of_pmu(info: &[u64]) -> Option<u64> {
     info.get(if is_old(info) { 0 } else { 2 }).copied()
 }
 
-/// Before version 2 there are two words.
+/// Versions before 2 have two words.
 fn is_old(info: &[u64]) -> bool {
     info.len() < HEADER_WORDS
 }
 
-/// The MIDR of a CPU, or that which all of them have; the words before version 2 have none.
+/// The MIDR of a CPU, or the one that all CPUs have; versions before 2 do not contain it.
 fn midr_of(info: &[u64], cpu: Option<u32>) -> Option<u64> {
     let header = usize::try_from(*info.get(1)?).ok().filter(|&words| words >= HEADER_WORDS)?;
     let mut rest = info.get(header..)?;

@@ -1,4 +1,4 @@
-//! Starts a capture with the first source that works, so that every thread of the requested processes is watched.
+//! Starts a capture with the first source that works, such that every thread of the requested processes is watched.
 
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
@@ -40,7 +40,7 @@ fn tasks_of(pids: &[u32], roots: &Roots) -> Result<Vec<Task>, NoProcess> {
                 found.extend(tids.map(|tid| Task { pid, tid }));
             }
             Err(source) if pids.contains(&pid) => return Err(NoProcess { pid, path, source }),
-            // A descendant that has ended meanwhile.
+            // A descendant that has ended in the meantime.
             Err(_) => {}
         }
     }
@@ -53,9 +53,9 @@ pub(in super::super) struct Started {
     pub(in super::super) capture: Capture,
     pub(in super::super) source: Source,
     pub(in super::super) skipped: Skipped,
-    /// Why kernel code is not sampled, if it was to be where that is possible.
+    /// Why kernel code is not sampled, if it was requested only where possible.
     pub(in super::super) no_kernel: Option<SamplerError>,
-    /// The processes that are watched, if not the whole host is.
+    /// The watched processes, if not the whole host is sampled.
     pub(in super::super) pids: Vec<u32>,
 }
 
@@ -117,7 +117,7 @@ pub(in super::super) fn start_host(
     };
     let mut sources = std::mem::take(&mut host.sources);
     if host.hardware.kernel && sources.len() > 1 {
-        // Faults are of user code, and whoever asks for kernel code must hear that it cannot be sampled.
+        // Faults are always of user code, and a user who requests kernel code must be told that it cannot be sampled.
         sources.retain(|source| *source != Source::Faults);
     }
     let mut options = CaptureOptions { sampler, host, roots: roots.clone(), memory, symbols, only: None };
@@ -137,15 +137,16 @@ fn process_of(tid: u32, roots: &Roots) -> Option<u32> {
     proc::status_id(&roots.proc.join(tid.to_string()), "Tgid")
 }
 
-/// A capture, the sources that do not work here, and why it has no kernel code, if that was wanted where it is possible.
+/// A capture, the sources that do not work here, and why it excludes kernel code, if that was requested only where
+/// possible.
 struct Begun {
     capture: Capture,
     skipped: Skipped,
     no_kernel: Option<SamplerError>,
 }
 
-/// Starts with the first of `sources` that works here, and stores it in `options`. If the target is the threads of `pids`, threads
-/// created meanwhile are found.
+/// Starts with the first of `sources` that works here, and stores it in `options`. If the target is the threads of
+/// `pids`, threads created in the meantime are found.
 ///
 /// # Errors
 /// [`NotStarted`]: the last source does not work here, or one fails for another reason.
@@ -153,11 +154,11 @@ fn start_first(options: &mut CaptureOptions, sources: &[Source], pids: &[u32]) -
     let (mut skipped, mut no_kernel) = (Skipped::new(), None);
     let mut rest = sources.iter().copied().peekable();
     loop {
-        // Without any source, use the one in the options.
+        // Without a source in the list, use the one in the options.
         let source_name = rest.next().unwrap_or(options.sampler.source);
         options.sampler.source = source_name;
         if source_name == Source::Wakeups {
-            // Its events are those of the whole host.
+            // The source's events are those of the whole host.
             if let Target::Tasks { tids, .. } = &options.sampler.target {
                 options.only = Some(tids.iter().filter_map(|&tid| process_of(tid, &options.roots)).collect());
                 options.sampler.target = Target::System;
@@ -182,13 +183,13 @@ fn start_first(options: &mut CaptureOptions, sources: &[Source], pids: &[u32]) -
     }
 }
 
-/// Threads and processes that were made while the events were opened, by threads without an event yet, are found by listing them
-/// again; what a thread with an event makes later inherits it.
+/// Threads and processes that were created while the events were opened, by threads without an event yet, are found by
+/// listing them again. Those that a thread with an event creates later inherit the event.
 fn start(options: &mut CaptureOptions, pids: &[u32]) -> Result<Capture, SessionError> {
     let mut capture = Capture::start(options)?;
     for _ in 0..TRIES {
         let Target::Tasks { tids, enable_on_exec: false } = &mut options.sampler.target else { return Ok(capture) };
-        // A process that has ended meanwhile was watched to its end.
+        // A process that has ended in the meantime was watched to its end.
         let Ok(now) = tasks_of(pids, &options.roots) else { return Ok(capture) };
         let known: FxHashSet<u32> = tids.iter().copied().collect();
         let is_missed = |task: &Task| {

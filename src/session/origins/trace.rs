@@ -1,4 +1,4 @@
-//! A trace that another program wrote: events of the scheduler and others, but no samples.
+//! A trace that another program wrote: scheduling and other events, but no samples.
 
 use std::fs::File;
 use std::time::Instant;
@@ -16,19 +16,19 @@ use crate::session::stop::{Progress, StopPoll};
 use crate::sinks::Sink;
 use scxprof_trace::{Event, Trace, TraceError};
 
-/// Events that are passed on at once.
+/// The most events that are passed on at once.
 const BATCH: usize = 256;
 
-/// A trace to be read by a session, see [`Builder::trace`](crate::session::Builder::trace).
+/// A trace that a session reads, see [`Builder::trace`](crate::session::Builder::trace).
 #[derive(Debug)]
 pub struct TraceInput {
-    /// The trace, as far as it was read.
+    /// The trace, at the position up to which it was read.
     pub trace: Trace<File>,
     failed: Option<TraceError>,
 }
 
 impl TraceInput {
-    /// Reads from where the trace is.
+    /// Reads from the current position of the trace.
     #[must_use]
     pub fn new(trace: Trace<File>) -> Self {
         Self { trace, failed: None }
@@ -37,13 +37,13 @@ impl TraceInput {
     /// Whether the trace was read to its end.
     ///
     /// # Errors
-    /// Why it was not.
+    /// The error that ended the reading.
     pub fn result(&mut self) -> Result<(), TraceError> {
         self.failed.take().map_or(Ok(()), Err)
     }
 }
 
-/// A trace as an origin.
+/// The origin for a trace.
 struct TraceOrigin<'a> {
     input: &'a mut TraceInput,
     events: Vec<Event>,
@@ -55,7 +55,7 @@ pub(in super::super) fn run(
     sink: &mut dyn Sink,
     ended: &mut dyn FnMut(Progress) -> bool,
 ) -> Outcome {
-    // The reader of the trace has sorted its events, and they have names.
+    // The reader of the trace has already sorted and named the events.
     let pipeline = Pipeline::new(Order::new(1, 0), Namer::recorded(0, false, Accesses::InSamples));
     let origin = TraceOrigin { input, events: Vec::with_capacity(BATCH) };
     pipeline::run(pipeline, origin, Stages::InThreads, sink, &mut StopPoll::new(Instant::now(), ended))
@@ -78,7 +78,7 @@ impl Origin for TraceOrigin<'_> {
     }
 
     fn loss(&self) -> Loss {
-        // The trace tells it.
+        // The trace reports its losses.
         Loss::default()
     }
 
