@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* What the programs need to know of the CPU's architecture. */
+/* The parts of the programs that depend on the CPU's architecture. */
 #ifndef SCXPROF_ARCH_H
 #define SCXPROF_ARCH_H
 

@@ -6,7 +6,7 @@ struct registers {
 	__u64 x[31], sp, ip, pstate;
 };
 
-/* Those that may point to memory; x30 is the return address, and a sample contains the stack. */
+/* Registers that may point to memory. x30 is the return address; the sample contains the stack. */
 #define FOR_EACH_REGISTER(_) \
 	_(0, x[0]) _(1, x[1]) _(2, x[2]) _(3, x[3]) _(4, x[4]) _(5, x[5]) _(6, x[6]) _(7, x[7]) \
 	_(8, x[8]) _(9, x[9]) _(10, x[10]) _(11, x[11]) _(12, x[12]) _(13, x[13]) _(14, x[14]) _(15, x[15]) \
@@ -15,7 +15,7 @@ struct registers {
 
 #define BEFORE_FS 0
 
-/* What is below sp belongs to no function (AAPCS64, the stack). */
+/* Memory below sp is not preserved (AAPCS64, the stack). */
 #define HAS_RED_ZONE false
 
 /* Addresses have up to 52 bits (Documentation/arch/arm64/memory.rst). */
@@ -32,7 +32,7 @@ static __always_inline void perf_registers(__u64 *to, const struct registers *re
 	__builtin_memcpy(to, regs, PERF_REGISTERS * sizeof(*to));
 }
 
-/* PSR_MODE_EL0t, also of a task with 32 bits; arch/arm64/include/uapi/asm/ptrace.h. */
+/* PSR_MODE_EL0t; also set for 32-bit tasks (arch/arm64/include/uapi/asm/ptrace.h). */
 static __always_inline bool is_user(const struct registers *regs)
 {
 	return (regs->pstate & 0xf) == 0;
@@ -55,13 +55,16 @@ struct pt_regs {
 
 #pragma clang attribute pop
 
-/* Not known: the kernel saves it only at a switch, and user code changes it without a system call. */
+/*
+ * Unknown: the kernel saves the thread pointer only at a context switch, and user code can change it without a system
+ * call.
+ */
 static __always_inline __u64 thread_pointer(struct task_struct *task)
 {
 	return 0;
 }
 
-/* True if the current interrupt came from user code; its registers are then the task's. */
+/* True if the current interrupt came from user code; the interrupt's registers are then the task's. */
 static __always_inline bool was_user(void *context, struct task_struct *task)
 {
 	void **saved = bpf_this_cpu_ptr(&__irq_regs);
@@ -71,7 +74,7 @@ static __always_inline bool was_user(void *context, struct task_struct *task)
 
 #define NR_BPF 280
 #define SYSCALL_NUMBER(regs) BPF_CORE_READ(regs, syscallno)
-/* x0 has the result at the end of the call. */
+/* At the end of the call, x0 contains the result. */
 #define SYSCALL_ARGUMENT_1(regs) BPF_CORE_READ(regs, orig_x0)
 #define SYSCALL_ARGUMENT_2(regs) BPF_CORE_READ(regs, regs[1])
 #define SYSCALL_ARGUMENT_3(regs) BPF_CORE_READ(regs, regs[2])

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Observes the dispatch queues (DSQs) of a sched_ext scheduler: which of them it inserts each thread into, and what the
- * kernel itself puts into one. Each event is the raw data of a perf event on its CPU, in the layout of a tracepoint that
- * tracepoint.rs describes.
+ * Observes the dispatch queues (DSQs) of a sched_ext scheduler: into which DSQ the scheduler inserts each thread, and
+ * which threads the kernel itself puts into one. Each event is the raw data of a perf event on its CPU, in the layout
+ * of a tracepoint that tracepoint.rs describes.
  *
- * Of the programs for one operation, only those that the kernel has a function for are loaded (see dsq.rs).
+ * Of the programs for one operation, only those whose function the kernel has are loaded (see dsq.rs).
  */
 #include "kernel.h"
 
@@ -12,7 +12,7 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 enum { INSERT, MOVE, SWITCH };
 
-/* The first 8 bytes are those of every tracepoint. */
+/* The first 8 bytes are common to all tracepoints. */
 struct record {
 	__u16 common_type;
 	__u8 common_flags;
@@ -29,7 +29,7 @@ struct record {
 /* Filled in before loading: the number in common_type. */
 const volatile __u32 record_type;
 
-/* The events to write to, by CPU; as many as there are CPUs. */
+/* The events to write to, by CPU; loading sets the number of entries to that of the CPUs. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERF_EVENT_ARRAY);
 	__uint(max_entries, 1);
@@ -37,7 +37,7 @@ struct {
 	__type(value, __u32);
 } output SEC(".maps");
 
-/* 1 for each CPU that has such an event. */
+/* 1 for each CPU that has an event to write to. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -60,7 +60,7 @@ static __always_inline void emit(void *ctx, __u32 kind, __s32 tid, __u64 dsq, __
 	record.dsq = dsq;
 	record.slice = slice;
 	record.prev_tid = prev_tid;
-	/* What finds no room is counted by the event. */
+	/* The event counts records that find no space in its ring. */
 	bpf_perf_event_output(ctx, &output, BPF_F_CURRENT_CPU, &record, sizeof(record));
 }
 
@@ -124,7 +124,7 @@ static __always_inline int moves(__u64 *ctx)
 	struct task_struct *task = (struct task_struct *)ctx[1];
 	__u64 moved = 0;
 
-	/* Somebody else took the thread first. */
+	/* Another CPU took the thread first. */
 	if (bpf_get_func_ret(ctx, &moved) || !(moved & 1))
 		return 0;
 	emit(ctx, MOVE, BPF_CORE_READ(task, pid), ctx[2], BPF_CORE_READ(task, scx.slice), 0);
@@ -163,7 +163,7 @@ SEC("tp_btf/sched_switch")
 int on_switch(__u64 *ctx)
 {
 	struct task_struct *prev = (struct task_struct *)ctx[1], *next = (struct task_struct *)ctx[2];
-	/* The thread that still wants to run is in a DSQ again; the one that runs from now on is in none. */
+	/* If the previous thread still wants to run, it is in a DSQ again. The next thread is in none. */
 	struct scx_dispatch_q *queue = BPF_CORE_READ(prev, scx.dsq);
 	bool is_scx = BPF_CORE_READ(next, scx.flags) & SCX_TASK_QUEUED;
 	__u64 dsq = queue ? BPF_CORE_READ(queue, id) : SCX_DSQ_INVALID;

@@ -1,4 +1,4 @@
-//! The BPF programs that observe the dispatch queues of a sched_ext scheduler; they run until dropped.
+//! The BPF programs that observe the dispatch queues of a sched_ext scheduler. They run until dropped.
 
 use std::fmt;
 use std::mem::MaybeUninit;
@@ -23,8 +23,8 @@ use skeleton::{DsqSkel, DsqSkelBuilder};
 /// The name of the feature in messages.
 const WHAT: &str = "dispatch queues of sched_ext";
 
-/// The kernel's function and the program for it. Of a group the first that this kernel has is used: the later ones are older
-/// names, which call it.
+/// The kernel functions, each with its program. In each group, the first function that this kernel has is used: the
+/// later ones are older names, which call it.
 const HOOKS: [&[(&str, &str)]; 5] = [
     &[("scx_bpf_dsq_insert___v2", "insert_v2"), ("scx_bpf_dsq_insert", "insert"), ("scx_bpf_dispatch", "dispatch")],
     // These two do not call each other.
@@ -51,7 +51,8 @@ impl fmt::Debug for Dsqs {
 }
 
 impl Dsqs {
-    /// Loads and attaches the programs, for CPUs below `cpus`. `record_type` is the number that their records begin with.
+    /// Loads and attaches the programs, for CPUs below `cpus`. `record_type` is the number at the beginning of their
+    /// records.
     ///
     /// # Errors
     /// The step that this kernel rejected.
@@ -70,7 +71,7 @@ impl Dsqs {
             return Err(Refusal { what: WHAT, step: Step::Open, errno: 0, reason });
         }
         wanted.push(ON_SWITCH);
-        // The skeleton borrows it for as long as the programs run. It is a pointer or two, and is never freed.
+        // The skeleton borrows this memory for as long as the programs run. It is a pointer or two, and is never freed.
         let room = Box::leak(Box::new(MaybeUninit::uninit()));
         let mut open = DsqSkelBuilder::default().open(room).map_err(refused(Step::Open))?;
         for mut program in open.open_object_mut().progs_mut() {
@@ -94,13 +95,13 @@ impl Dsqs {
         Ok(Self { _skeleton: skeleton, _links: links, outputs: Arc::new(outputs) })
     }
 
-    /// Where they write.
+    /// The connections to the perf events that the programs write to.
     pub(crate) fn outputs(&self) -> &Arc<DsqOutputs> {
         &self.outputs
     }
 }
 
-/// Connects the programs with the events of a CPU; any thread can do that.
+/// Connects the programs with the perf event of a CPU; any thread can do that.
 #[derive(Debug)]
 pub(crate) struct DsqOutputs {
     output: MapHandle,
@@ -108,7 +109,7 @@ pub(crate) struct DsqOutputs {
 }
 
 impl DsqOutputs {
-    /// Writes what happens on a CPU as samples of `event`, a perf event there.
+    /// Makes the programs write what happens on a CPU as samples of `event`, a perf event of that CPU.
     ///
     /// # Errors
     /// The kernel's error.

@@ -1,4 +1,4 @@
-//! A hint event, as the programs write it.
+//! A hint event, in the layout of the BPF programs.
 
 use std::mem::offset_of;
 

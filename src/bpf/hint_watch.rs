@@ -22,11 +22,12 @@ use crate::sample::batch::Batch;
 
 /// Events per batch.
 const BATCH: usize = 1024;
-/// Batches that may wait for the session; then the ring fills, and the kernel counts what it drops.
+/// The most queued batches for the session. Beyond that, the ring fills, and the kernel counts the dropped events.
 const QUEUE: usize = 16;
 /// How long the thread sleeps if the ring does not wake it.
 const TICK: Duration = Duration::from_millis(50);
-/// The longest time in ns between an event's time stamp and the moment it is readable: the CPU may be preempted in between.
+/// The longest time in ns between the time stamp of an event and the moment it is readable: the CPU may be preempted in
+/// between.
 const VISIBLE_WITHIN: u64 = 20_000_000;
 /// How often to check whether the map is still the requested one.
 const LOOK: Duration = Duration::from_secs(1);
@@ -92,13 +93,14 @@ impl HintWatch {
         self.probe
     }
 
-    /// Notes for the user: the rejected probes, and threads that could not be read.
+    /// Notes for the user on rejected probes and on threads that could not be read.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// The events, as [`SideBand::Hint`](crate::sample::SideBand::Hint); the receiver gives them a worker's number.
+    /// The events, as [`SideBand::Hint`](crate::sample::SideBand::Hint); the receiver assigns a worker's number to
+    /// them.
     #[must_use]
     pub fn batches(&self) -> &Receiver<Batch> {
         &self.batches
@@ -170,7 +172,7 @@ impl Reader {
         let mut gone = false;
         let (mut lost, mut asked) = (0, begin);
         loop {
-            // Read before the ring: after the last round it must be empty.
+            // Read this before the ring: after the last round the ring must be empty.
             let stopping = stop.load(Ordering::Acquire);
             if stopping {
                 // No events are written from here on.
@@ -181,7 +183,7 @@ impl Reader {
             let mut batch = pending.take();
             batch.complete_until = if stopping { u64::MAX } else { until };
             if !stopping && asked.elapsed() >= ASK_AGAIN && loaded.counts().lost() > lost {
-                // The lost event may be a task's last write.
+                // The lost event may be the last write of a task.
                 lost = loaded.counts().lost();
                 asked = Instant::now();
                 batch.side_band.extend(tasks.ask(map).events.into_iter().map(RawEvent::side_band));
@@ -189,7 +191,7 @@ impl Reader {
             }
             let sent = send(batch);
             counts.events = events.get();
-            // Without a session there is nothing left to do.
+            // Without a session, nothing is left to do.
             if stopping || !sent {
                 return Ok(());
             }
@@ -201,7 +203,7 @@ impl Reader {
                     notes.push(format!("{what} {at:.0} s after the start: hints are missing from then on"));
                 }
             }
-            // An interrupted sleep is a short one.
+            // An interrupted sleep is only shorter.
             ring.poll_raw(TICK);
         }
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Observes task hints: writes to one task-storage map, and deletions.
+ * Observes task hints: writes to a task-storage map, and deletions from it.
  *
- * Only the programs of one probe (see probe.rs) are loaded. All of them report the task that owns the hint, which may differ
- * from the one that writes it, and only successful writes.
+ * Only the programs of one probe (see probe.rs) are loaded. All of them report only successful writes, and name the
+ * task that owns the hint, which may differ from the one that writes it.
  */
 #include "arch.h"
 
@@ -19,7 +19,7 @@ const volatile struct config {
 
 enum { SET, CLEAR };
 
-/* What watch.rs reads. */
+/* The record that event.rs parses. */
 struct event {
 	__u64 time; /* CLOCK_MONOTONIC, ns */
 	__u64 hint;
@@ -46,7 +46,7 @@ struct {
 	__uint(max_entries, 1 << 20);
 } ring SEC(".maps");
 
-/* The value of a hint map: the hint first, then reserved fields. Replaced by the watched map. */
+/* The value of a hint map: the hint first, then reserved fields. The watched map replaces this one. */
 struct hint {
 	__u64 hint;
 	__u64 reserved[3];
@@ -72,7 +72,7 @@ struct ids {
 	__u32 tid;
 };
 
-/* The number of a pid in our namespace, 0 if it has none. */
+/* The id in our pid namespace, 0 if there is none. */
 static __u32 number(struct pid *pid)
 {
 	__u32 level = BPF_CORE_READ(pid, level), at;
@@ -131,8 +131,11 @@ static bool is_failure(__u64 pointer)
 	return pointer >= (__u64)-MAX_ERRNO;
 }
 
-/* struct bpf_local_storage_data *bpf_local_storage_update(void *owner, struct bpf_local_storage_map *smap, void *value,
- * u64 map_flags, ...): the other arguments, and so the position of the result, differ between kernels. */
+/*
+ * struct bpf_local_storage_data *bpf_local_storage_update(void *owner, struct bpf_local_storage_map *smap,
+ * void *value, u64 map_flags, ...): the remaining arguments, and with them the position of the result, differ
+ * between kernels.
+ */
 SEC("fexit/bpf_local_storage_update")
 int set_storage(__u64 *ctx)
 {
@@ -145,7 +148,7 @@ int set_storage(__u64 *ctx)
 		return 0;
 	if (bpf_get_func_ret(ctx, &result) || is_failure(result))
 		return 0;
-	/* Storage created without a value is zero. */
+	/* Storage that is created without a value is zero. */
 	if (value && bpf_probe_read_kernel(&hint, sizeof(hint), value)) {
 		count(UNREADABLE);
 		return 0;
@@ -155,8 +158,10 @@ int set_storage(__u64 *ctx)
 	return 0;
 }
 
-/* bpf_selem_unlink(struct bpf_local_storage_elem *selem, ...): deletions by system call and by helper; not those with
- * the task, nor those by an update. After it the element may be freed, so it is read before. */
+/*
+ * bpf_selem_unlink(struct bpf_local_storage_elem *selem, ...): deletions by system calls and by helpers, not those by
+ * the end of a task or by an update. The element may be freed afterwards, so it is read before.
+ */
 SEC("fentry/bpf_selem_unlink")
 int delete_storage(__u64 *ctx)
 {
@@ -193,7 +198,7 @@ static bool ids_of_pidfd(__u32 pidfd, struct ids *ids)
 	pid = config.pidfs ? BPF_CORE_READ(file, f_inode, i_private) : BPF_CORE_READ(file, private_data);
 	link = BPF_CORE_READ(pid, tasks[0].first);
 	if (!link) {
-		/* It has just ended, and so has its hint. */
+		/* The task has just ended, and its hint with it. */
 		return false;
 	}
 	return ids_of((void *)link - bpf_core_field_offset(struct task_struct, pid_links), ids);
@@ -244,7 +249,7 @@ int delete_element(__u64 *ctx)
 	return 0;
 }
 
-/* A system call on the watched map in progress. */
+/* A system call on the watched map that has not returned yet. */
 struct call {
 	struct ids ids;
 	__u64 hint;
@@ -269,7 +274,7 @@ struct element_attr {
 
 enum { NOT_OURS, OURS, UNREAD };
 
-/* Reads the arguments of a bpf(cmd, attr). */
+/* Reads the arguments of bpf(cmd, attr). */
 static int read_call(struct pt_regs *regs, struct call *call)
 {
 	struct element_attr attr = {};
@@ -277,12 +282,12 @@ static int read_call(struct pt_regs *regs, struct call *call)
 	struct bpf_map *map;
 	__u32 pidfd = 0, cmd = SYSCALL_ARGUMENT_1(regs), size = SYSCALL_ARGUMENT_3(regs);
 
-	/* An update has a value. */
+	/* Only an update has a value. */
 	if (size < (cmd == BPF_MAP_UPDATE_ELEM ? sizeof(attr) : 16))
 		return NOT_OURS;
 	if (bpf_probe_read_user(&attr, size < sizeof(attr) ? 16 : sizeof(attr), (void *)SYSCALL_ARGUMENT_2(regs)))
 		return UNREAD;
-	/* Any file will do: the call succeeds only on a map. */
+	/* Any type of file is fine here: the call succeeds only on a map. */
 	file = file_of(attr.map_fd);
 	map = BPF_CORE_READ(file, private_data);
 	if (BPF_CORE_READ(map, id) != config.map_id)
@@ -337,7 +342,7 @@ int leave(__u64 *ctx)
 	if (ctx[1])
 		return 0;
 	if (call.unread) {
-		/* The kernel has read them, so they are in memory now. */
+		/* The kernel has read the arguments, so they are in memory. */
 		what = read_call(regs, &call);
 		if (what == UNREAD)
 			count(UNREADABLE);
@@ -348,7 +353,7 @@ int leave(__u64 *ctx)
 	return 0;
 }
 
-/* A thread other than its process's leader that calls exec gets the leader's id, and keeps its hint. */
+/* If a thread other than the leader of its process calls exec, it gets the leader's id and keeps its hint. */
 SEC("raw_tp/sched_process_exec")
 int task_exec(__u64 *ctx)
 {
@@ -356,7 +361,7 @@ int task_exec(__u64 *ctx)
 	struct hint *hint;
 	struct ids ids;
 
-	/* The second argument is its id before. */
+	/* The second argument is the id before exec. */
 	if ((int)ctx[1] == BPF_CORE_READ(task, pid))
 		return 0;
 	hint = bpf_task_storage_get(&hints, task, 0, 0);
@@ -365,7 +370,7 @@ int task_exec(__u64 *ctx)
 	return 0;
 }
 
-/* Its id may soon belong to another thread. */
+/* The id may soon belong to another thread. */
 SEC("raw_tp/sched_process_exit")
 int task_exit(__u64 *ctx)
 {
@@ -377,7 +382,7 @@ int task_exit(__u64 *ctx)
 	return 0;
 }
 
-/* Each task's hint, or that it has none, as an event. */
+/* Writes an event for each task with its hint, or with the fact that it has none. */
 SEC("iter/task")
 int snapshot(struct bpf_iter__task *ctx)
 {
@@ -389,7 +394,7 @@ int snapshot(struct bpf_iter__task *ctx)
 
 	if (!task)
 		return 0;
-	/* Before the hint is read: a write in between has its own, later event. */
+	/* Take the time before the hint is read: a write in between has its own, later event. */
 	event.time = bpf_ktime_get_ns();
 	hint = bpf_task_storage_get(&hints, task, 0, 0);
 	if (!ids_of(task, &ids))

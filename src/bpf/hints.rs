@@ -1,4 +1,4 @@
-//! Following hints: the map, the options, and why it cannot be done.
+//! Task hints: the map, the options, and the reasons why hints cannot be followed.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ pub enum MapRef {
     Name(String),
 }
 
-/// Why a text names no map.
+/// Why a text does not name a map.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum MapRefError {
@@ -34,7 +34,7 @@ pub enum MapRefError {
     /// `name:` without a name.
     #[error("there is no name after \"name:\"")]
     Name,
-    /// An empty text, or no path.
+    /// The text is empty, or not a path.
     #[error("not the path of a pinned map, id:N or name:NAME")]
     Path,
 }
@@ -88,7 +88,7 @@ pub enum HintsError {
         /// The reason, and what would help.
         reason: String,
     },
-    /// The map is no hint map.
+    /// The map is not a hint map.
     #[error("{map} is not a hint map: {reason}")]
     WrongMap {
         /// As the user named it.
@@ -113,7 +113,7 @@ pub(super) fn list(refusals: &[Refusal]) -> String {
     refusals.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// Options of following hints.
+/// Options for following hints.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct HintOptions {
@@ -121,7 +121,7 @@ pub struct HintOptions {
     pub map: MapRef,
     /// The only probe to try; `None` for the best one that works.
     pub probe: Option<HintProbe>,
-    /// Bytes of the ring between the kernel and us: a power of two, at least a page; by default 8 MiB.
+    /// Bytes of the ring between the kernel and this process: a power of two, at least a page; 8 MiB by default.
     pub ring_bytes: u32,
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * The kernel types that the programs need. Only names matter: the loader finds each field's offset in the
- * running kernel's own BTF, so building this needs no kernel header.
+ * The kernel types that the programs need. Only names matter: the loader finds the offset of each field in the BTF of
+ * the running kernel, so building this needs no kernel headers.
  */
 #ifndef SCXPROF_KERNEL_H
 #define SCXPROF_KERNEL_H
@@ -122,7 +122,7 @@ struct kmem_cache {
 	unsigned int size;
 };
 
-/* A struct page of a slab. */
+/* The struct page of a slab. */
 struct slab {
 	struct kmem_cache *slab_cache;
 };

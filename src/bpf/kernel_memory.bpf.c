@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Reads the kernel's memory for the program that loads it, which calls it by BPF_PROG_TEST_RUN: the kernel's code as it runs, since
- * alternatives, static keys and tracers patch it, and /proc/kcore is not on every host.
+ * Reads the kernel's memory for the process that loads this program and calls it by BPF_PROG_TEST_RUN. This gives the
+ * kernel's code as it runs, which alternatives, static keys and tracers patch; /proc/kcore does not exist on every
+ * host.
  */
 #include "kernel.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 #define PIECE 4096
-/* Bytes of a name in a path, or of a cache, with its end: NAME_MAX in include/uapi/linux/limits.h. */
+/*
+ * The largest size of a name in a path, or of a cache's name, with the terminating NUL: NAME_MAX in
+ * include/uapi/linux/limits.h.
+ */
 #define NAME 256
 
 struct request {
@@ -36,7 +40,7 @@ struct {
 	__type(value, struct numbers);
 } found SEC(".maps");
 
-/* The bytes at an address. */
+/* Reads the bytes at an address. */
 SEC("raw_tp")
 int read_memory(struct request *request)
 {
@@ -46,7 +50,7 @@ int read_memory(struct request *request)
 	return !to || bpf_probe_read_kernel(to, PIECE, (void *)request->argument);
 }
 
-/* The address of the top page table of the calling process, which is in the map of all memory. */
+/* Returns the address of the top page table of the calling process, in the direct map of all memory. */
 SEC("raw_tp")
 int find_pgd(void *context)
 {
@@ -61,8 +65,8 @@ int find_pgd(void *context)
 }
 
 /*
- * The address of the run queue of that CPU, which is a variable in its per-CPU memory. The symbol itself is known only to kernels with
- * CONFIG_KALLSYMS_ALL.
+ * Returns the address of the run queue of a CPU, a per-CPU variable. Only kernels with CONFIG_KALLSYMS_ALL list its
+ * symbol.
  */
 SEC("raw_tp")
 int find_run_queue(struct request *request)
@@ -79,7 +83,7 @@ int find_run_queue(struct request *request)
 	return 0;
 }
 
-/* The address of our own kernel stack, and that of the struct page of its first page. */
+/* Returns the address of the current kernel stack, and that of the struct page of its first page. */
 SEC("raw_tp")
 int find_stack(void *context)
 {
@@ -95,10 +99,13 @@ int find_stack(void *context)
 	return bpf_probe_read_kernel(&to->second, sizeof(to->second), pages) ? 1 : 0;
 }
 
-/* A mask of a folio of any size is above this, and no struct page is (_compound_head() in include/linux/page-flags.h). */
+/*
+ * A mask for the size of a folio is above this value, and no address of a struct page is (_compound_head() in
+ * include/linux/page-flags.h).
+ */
 #define LEAST_MASK 0xffffffff00000000ULL
 
-/* The first of the pages that are one folio, or one slab: by their struct page (include/linux/mm_types.h). 0 if that is not known. */
+/* The struct page of the first page of the same folio or slab (include/linux/mm_types.h); 0 if it is not known. */
 static __always_inline __u64 first_page(__u64 address)
 {
 	struct page *page = (void *)address;
@@ -111,13 +118,18 @@ static __always_inline __u64 first_page(__u64 address)
 		info = BPF_CORE_READ(before, compound_head);
 	else
 		return 0;
-	/* Pages after the first one have its address, or since Linux 7 the bits of theirs that are also of that. */
+	/*
+	 * Later pages contain the address of the first one or, since Linux 7, a mask that yields it from their own
+	 * address.
+	 */
 	if (!(info & 1))
 		return address;
 	return info >= LEAST_MASK ? address & info : info - 1;
 }
 
-/* The inode of the file that a page is of, by the struct page of its first page; NULL if it is of none. */
+/*
+ * The inode of the file that a page belongs to, by the struct page of its first page; NULL if it belongs to no file.
+ */
 static __always_inline struct inode *inode_of(__u64 first)
 {
 	struct address_space *mapping;
@@ -125,7 +137,7 @@ static __always_inline struct inode *inode_of(__u64 first)
 	if (!first)
 		return 0;
 	mapping = BPF_CORE_READ((struct folio *)first, mapping);
-	/* PAGE_MAPPING_FLAGS: of a process, or movable. */
+	/* PAGE_MAPPING_FLAGS: the page belongs to a process, or is movable. */
 	if (!mapping || (__u64)mapping & 3)
 		return 0;
 	return BPF_CORE_READ(mapping, host);
@@ -136,8 +148,8 @@ static __always_inline struct inode *inode_of(__u64 first)
 #define S_IFBLK 0060000
 
 /*
- * Of which file a page is, by its struct page: the inode, the place in pages, and the device. What a block device has in memory is
- * not the data of files.
+ * Finds the file of a page by its struct page: inode, index in the file in pages, and device. Cached blocks of block
+ * devices do not count as files.
  */
 SEC("raw_tp")
 int find_file(struct request *request)
@@ -155,7 +167,7 @@ int find_file(struct request *request)
 	return 0;
 }
 
-/* The names on the path of the file that a page is of, the last one first; each takes NAME_MAX and its end. */
+/* Writes the names on the path of the file that a page belongs to, the last one first, each in NAME bytes. */
 SEC("raw_tp")
 int find_path(struct request *request)
 {
@@ -176,18 +188,21 @@ int find_path(struct request *request)
 			return 1;
 		parent = BPF_CORE_READ(dentry, d_parent);
 		if (parent == dentry) {
-			/* The end. */
+			/* Terminates the list. */
 			if (at + 1 < PIECE / NAME)
 				names[(at + 1) * NAME] = 0;
 			return 0;
 		}
 		dentry = parent;
 	}
-	/* Too deep. */
+	/* The path has too many components. */
 	return 1;
 }
 
-/* Of which cache of objects a page is, by its struct page: its place in the slab, in pages, and the bytes of an object; and the name. */
+/*
+ * Finds the cache of objects that a page belongs to by its struct page: the page's index in its slab, the size of an
+ * object, and the name of the cache.
+ */
 SEC("raw_tp")
 int find_slab(struct request *request)
 {
@@ -208,7 +223,9 @@ int find_slab(struct request *request)
 
 enum { SOCK, SOCKET, OPEN_FILE };
 
-/* Whose the object at an address is now, if it is one of that kind: a number that no other one of the kind gets. */
+/*
+ * Returns the owner of the object at an address, if it is an object of that kind: a number that no other owner gets.
+ */
 SEC("raw_tp")
 int find_owner(struct request *request)
 {
@@ -224,7 +241,7 @@ int find_owner(struct request *request)
 		inode = BPF_CORE_READ((struct file *)object, f_inode);
 		to->second = (__u64)BPF_CORE_READ((struct file *)object, private_data);
 	} else {
-		/* Every socket has an inode of its own, which has a new number (sock_alloc() in net/socket.c). */
+		/* Every socket has its own inode, with a new number (sock_alloc() in net/socket.c). */
 		if (kind == SOCK)
 			both = (void *)BPF_CORE_READ((struct sock *)object, sk_socket);
 		if (!both)

@@ -1,4 +1,4 @@
-//! Reads the kernel's memory, by a BPF program that runs whenever it is called.
+//! Reads the kernel's memory by a BPF program that runs when it is called.
 
 use std::fmt;
 use std::mem::MaybeUninit;
@@ -35,7 +35,7 @@ impl fmt::Debug for KernelMemory {
 }
 
 impl KernelMemory {
-    /// Bytes that are read at once: `PIECE` in kernel_memory.bpf.c.
+    /// Bytes of a read: `PIECE` in kernel_memory.bpf.c.
     pub(crate) const PIECE: usize = 4096;
 
     /// Loads the programs.
@@ -45,7 +45,8 @@ impl KernelMemory {
     pub(crate) fn load() -> Result<Self, Refusal> {
         let refused = |step| move |error: libbpf_rs::Error| refusal(WHAT, step, &error);
         quiet();
-        // The skeleton borrows it for as long as the programs are loaded. It is a pointer or two, and is never freed.
+        // The skeleton borrows this memory for as long as the programs are loaded. It is a pointer or two, and is never
+        // freed.
         let room = Box::leak(Box::new(MaybeUninit::uninit()));
         let open = KernelMemorySkelBuilder::default().open(room).map_err(refused(Step::Open))?;
         let skeleton = open.load().map_err(refused(Step::Load))?;
@@ -58,36 +59,37 @@ impl KernelMemory {
         first(&self.skeleton.maps.piece)
     }
 
-    /// The address of our own top page table; `None` if the kernel doesn't say.
+    /// The address of this process's top page table; `None` if the kernel does not reveal it.
     pub(crate) fn page_table(&mut self) -> Option<u64> {
         call(&self.skeleton.progs.find_pgd, [0; 2])?;
         let [found, ..] = self.numbers()?;
         Some(found)
     }
 
-    /// The address of our own kernel stack, and that of the `struct page` of its first page; `None` if it is no mapped memory.
+    /// The address of this thread's kernel stack, and that of the `struct page` of its first page; `None` if it is not
+    /// in the direct map.
     pub(crate) fn stack(&mut self) -> Option<(u64, u64)> {
         call(&self.skeleton.progs.find_stack, [0; 2])?;
         let [address, page, _] = self.numbers()?;
         Some((address, page))
     }
 
-    /// The file of a page, by the address of its `struct page`; `None` if it is of none.
+    /// The file of a page, by the address of its `struct page`; `None` if it belongs to no file.
     pub(crate) fn file(&mut self, page: u64) -> Option<FilePage> {
         call(&self.skeleton.progs.find_file, [page, 0])?;
         let [inode, index, device] = self.numbers()?;
         Some(FilePage { device: u32::try_from(device).ok()?, inode, index })
     }
 
-    /// The path of the file that a page is of, in its file system, by the address of its `struct page`; `None` if it is of none, or
-    /// too deep.
+    /// The path, in its file system, of the file that a page belongs to, by the address of its `struct page`; `None` if
+    /// it belongs to no file, or if the path has too many components.
     pub(crate) fn path(&mut self, page: u64) -> Option<Vec<u8>> {
         call(&self.skeleton.progs.find_path, [page, 0])?;
         let names = first(&self.skeleton.maps.piece)?;
         Some(joined(&names))
     }
 
-    /// The cache of objects that a page is of, by the address of its `struct page`; `None` if it is of none.
+    /// The cache of objects that a page belongs to, by the address of its `struct page`; `None` if it belongs to none.
     pub(crate) fn slab(&mut self, page: u64) -> Option<SlabPage> {
         call(&self.skeleton.progs.find_slab, [page, 0])?;
         let [index, size, _] = self.numbers()?;
@@ -96,7 +98,7 @@ impl KernelMemory {
         Some(SlabPage { index, size, cache: String::from_utf8_lossy(name).into_owned() })
     }
 
-    /// Whose the object at an address is now; `None` if it is nobody's.
+    /// The current owner of the object at an address; `None` if it has none.
     pub(crate) fn owner(&mut self, object: u64, kind: Owned) -> Option<(u64, u64)> {
         call(&self.skeleton.progs.find_owner, [object, kind as u64])?;
         let [number, more, _] = self.numbers()?;
@@ -110,7 +112,7 @@ impl KernelMemory {
         Some(found)
     }
 
-    /// What the program wrote, if it is numbers.
+    /// The result of a program that returns numbers.
     fn numbers(&self) -> Option<[u64; 3]> {
         const { assert!(size_of::<numbers>() == 24) };
         let found = first(&self.skeleton.maps.found)?;
@@ -119,14 +121,14 @@ impl KernelMemory {
     }
 }
 
-/// The path of these names, each in as many bytes as the longest one takes, the last one first: as find_path in kernel_memory.bpf.c
-/// leaves them.
+/// The path of these names, as find_path in kernel_memory.bpf.c writes them: the last name first, each in a field of
+/// fixed size.
 fn joined(names: &[u8]) -> Vec<u8> {
     const NAME: usize = 256;
     let all = names.chunks(NAME).map(|name| name.split(|byte| *byte == 0).next().unwrap_or_default());
     let names: Vec<&[u8]> = all.take_while(|name| !name.is_empty()).collect();
     match *names {
-        // A file of no directory, as of memfd_create(2).
+        // A file without a directory, as from memfd_create(2).
         [name] => name.to_vec(),
         [ref names @ .., _root] => names.iter().rev().flat_map(|name| [b"/", *name]).flatten().copied().collect(),
         [] => Vec::new(),
@@ -148,7 +150,7 @@ fn call(program: &ProgramMut<'_>, arguments: [u64; 2]) -> Option<()> {
     program.test_run(input).is_ok_and(|output| output.return_value == 0).then_some(())
 }
 
-/// Tries to read what is certainly there; nothing stays loaded.
+/// Tries to read memory that certainly exists; nothing stays loaded.
 pub(super) fn trial(proc: &Path) -> (&'static str, Result<(), Refusal>) {
     let why = |reason: String| Refusal { what: WHAT, step: Step::Attach, errno: 0, reason };
     let read = KernelMemory::load().and_then(|mut memory| {

@@ -1,20 +1,20 @@
-//! What kernel_memory.bpf.c finds of a page of the kernel's memory, and of an object in it.
+//! What kernel_memory.bpf.c finds out about a page of kernel memory, and about an object in it.
 
-/// A page of a file in memory.
+/// A page of a file in the page cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FilePage {
     /// As the kernel numbers it: the major number from bit 20 on (include/linux/kdev_t.h).
     pub device: u32,
     /// The inode's number.
     pub inode: u64,
-    /// Its place in the file, in pages.
+    /// Its index in the file, in pages.
     pub index: u64,
 }
 
-/// A page with objects of the kernel.
+/// A page that contains objects of the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SlabPage {
-    /// Its place among the pages of its slab.
+    /// Its index among the pages of its slab.
     pub index: u64,
     /// Bytes of an object.
     pub size: u64,
@@ -22,8 +22,8 @@ pub(crate) struct SlabPage {
     pub cache: String,
 }
 
-/// Objects that belong to something with a number, as in kernel_memory.bpf.c.
-// Without BPF, these have no user.
+/// Kinds of objects whose owner has a number, in the order of kernel_memory.bpf.c.
+// Unused in builds without BPF.
 #[cfg_attr(not(feature = "bpf"), allow(dead_code))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owned {

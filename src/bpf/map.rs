@@ -1,4 +1,4 @@
-//! Opens the hint map and reports what is wrong with it.
+//! Opens the hint map and checks it.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -21,7 +21,7 @@ pub(super) struct HintMap {
 }
 
 impl HintMap {
-    /// Opens and checks it.
+    /// Opens and checks the map.
     pub(super) fn open(map: &MapRef) -> Result<Self, HintsError> {
         let no_map = |reason: String| HintsError::NoMap { map: map.clone(), reason };
         let handle = match map {
@@ -57,7 +57,7 @@ impl HintMap {
         Ok(Self { id: info.info.id, value_size, handle })
     }
 
-    /// Why the requested map is no longer this one; `None` if it still is, or if that is unknown.
+    /// Why the requested map is now another one; `None` if it is the same, or if that is unknown.
     pub(super) fn replaced(&self, map: &MapRef) -> Option<String> {
         let now = match map {
             MapRef::Path(path) => match pinned(path) {
@@ -65,7 +65,7 @@ impl HintMap {
                 Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Vec::new(),
                 Err(_) => return None,
             },
-            // We hold it ourselves, so the number stays.
+            // This process holds the map, so its id stays the same.
             MapRef::Id(_) => return None,
             MapRef::Name(name) => ids_of_name(name),
         };
@@ -78,7 +78,7 @@ impl HintMap {
 }
 
 fn pinned(path: &std::path::Path) -> io::Result<MapHandle> {
-    // The pinned object may be a program or a link; then libbpf's queries about it fail.
+    // The pinned object may be a program or a link, for which libbpf's queries fail.
     MapHandle::from_pinned_path(path).map_err(|_| io::Error::last_os_error())
 }
 
@@ -95,7 +95,8 @@ fn ids_of_name(name: &str) -> Vec<u32> {
 }
 
 fn none_of_name(name: &str) -> String {
-    // Without the right to list maps the list is empty; the kernel then returns EPERM, and ENOENT at its end.
+    // Without the right to list maps the list is empty: the kernel then returns EPERM. At the end of the list it
+    // returns ENOENT.
     let is_empty = MapInfoIter::default().next().is_none();
     if is_empty && io::Error::last_os_error().raw_os_error() == Some(libc::EPERM) {
         return format!("no map \"{name}\" can be seen; listing maps takes root or CAP_SYS_ADMIN");
@@ -110,8 +111,8 @@ fn explain(error: &io::Error) -> String {
     }
 }
 
-/// `bpf(BPF_OBJ_GET)` returns EPERM for missing rights, EACCES for an object that is not of BPF, or for the file's mode
-/// (`bpf_inode_type`, `bpf_obj_do_get` in kernel/bpf/inode.c).
+/// `bpf(BPF_OBJ_GET)` returns EPERM for missing rights, and EACCES for a file that is not a BPF object or whose mode
+/// forbids access (`bpf_inode_type`, `bpf_obj_do_get` in kernel/bpf/inode.c).
 fn explain_pin(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::EACCES) => format!("{error}: the file is not a pinned map, or its mode denies access"),
@@ -120,7 +121,7 @@ fn explain_pin(error: &io::Error) -> String {
     }
 }
 
-/// The number of our pid namespace, by which the programs find it in the kernel's `struct pid`.
+/// The inode number of our pid namespace, by which the programs find it in the kernel's `struct pid`.
 pub(super) fn pid_namespace(proc: &std::path::Path) -> io::Result<u32> {
     crate::host::namespace::number_of(&proc.join("self/ns/pid"))
 }

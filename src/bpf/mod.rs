@@ -1,15 +1,15 @@
-//! Uses of BPF: task hints, the memory around the registers of a timer's samples (`Snapshots`), and the dispatch queues of
-//! sched_ext schedulers (`Dsqs`).
+//! Everything that uses BPF: task hints, the memory around the registers of timer samples (`Snapshots`), and the
+//! dispatch queues of sched_ext schedulers (`Dsqs`).
 //!
 //! Task hints are numbers that programs write for their threads into a map that a sched_ext scheduler reads.
 //!
-//! The map has the type `BPF_MAP_TYPE_TASK_STORAGE`, and its value begins with the hint as a u64. BPF programs observe the
-//! writes; several probes are tried in order, see [`HintProbe`](crate::hint::HintProbe). None of them observes a BPF program
-//! that writes through a pointer into the map, or memory of user space that is mapped into it (`BPF_UPTR`).
+//! The map has the type `BPF_MAP_TYPE_TASK_STORAGE`, and its value begins with the hint as a u64. BPF programs observe
+//! the writes; several probes are tried in order, see [`HintProbe`](crate::hint::HintProbe). No probe observes BPF
+//! programs that write through a pointer into the map, or writes to user memory that is mapped into it (`BPF_UPTR`).
 //!
-//! If hints cannot be followed, a capture continues without them, and [`HintCounts::missing`](crate::hint::HintCounts::missing)
-//! gives the reason, also without the feature `bpf`. As soon as hints are requested for the first time, libbpf's messages no
-//! longer go to stderr, including those for other users of libbpf in this process.
+//! If hints cannot be followed, a capture continues without them, and
+//! [`HintCounts::missing`](crate::hint::HintCounts::missing) gives the reason, even without the feature `bpf`. The
+//! first request for hints stops libbpf from printing to stderr, also for other users of libbpf in this process.
 
 #[cfg(feature = "bpf")]
 mod dsq;

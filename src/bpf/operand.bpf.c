@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Reads the memory around the registers of the user code that a timer interrupted, and puts it into the sample's own
- * record: the raw data of a separate event on each CPU, whose samples also contain registers and stack. Of kernel code, if that
- * is wanted too, it puts the registers and the stack there as well.
+ * Reads the memory around the registers of user code that a timer interrupted, and puts it into the record of the
+ * sample: the raw data of a separate event on each CPU, whose samples also contain registers and stack. For kernel
+ * code, if it is sampled too, the raw data also contains the registers and the stack.
  *
  * Only one of on_tick, on_tick_of_all and on_clock is loaded, and on_fork and on_exit only if tasks are watched.
  */
@@ -22,11 +22,13 @@ const volatile struct config {
 } config;
 
 #define LINE_SIZE 64
-/* Room for all that can be added: 3 of the red zone, 2 thread-local, 3 * WANTED_LINES, and 2 for each of 15 registers; or, where there
- * are 31 registers, for what those point to that point to memory. */
+/*
+ * Space for all lines that can be added: 3 of the red zone, 2 thread-local, 3 * WANTED_LINES, and 2 for each of 15
+ * registers. With 31 registers, there is space for those that point to memory.
+ */
 #define MAX_LINES 48
 #define WANTED_LINES 4
-/* The sample contains this much of the stack from rsp on anyway. */
+/* The sample contains this many bytes of stack from sp on in any case. */
 #define STACK_DUMP 512
 #define USER_LOWEST 65536ULL
 
@@ -35,16 +37,19 @@ const volatile struct config {
 #define ALL_WORDS 0xff
 
 struct line {
-	/* Its address, and in the highest byte a bit for each of its words that others write all the time: they are not known. */
+	/*
+	 * The address; in the highest byte, a bit for each word that other threads write all the time, so that its
+	 * value is unknown.
+	 */
 	__u64 base;
 	__u8 bytes[LINE_SIZE];
 };
 
 enum { USER, KERNEL };
 
-/* In the layout that lines.rs reads; only the used lines are written. */
+/* The layout that lines.rs reads; only the used lines are written. */
 struct snapshot {
-	/* Of kernel code, the lowest address of the task's stack. */
+	/* For kernel code, the lowest address of the task's stack. */
 	__u64 fs_base;
 	__u64 sp;
 	__u32 count;
@@ -52,10 +57,10 @@ struct snapshot {
 	struct line lines[MAX_LINES];
 };
 
-/* No kernel address is lower. */
+/* The lowest address of the kernel's half. */
 #define KERNEL_HALF (0xffULL << 56)
 
-/* Of kernel code, in the layout that kernel.rs reads. */
+/* For kernel code; the layout that kernel.rs reads. */
 struct kernel_snapshot {
 	__u64 task;
 	/* The lowest address of the task's stack. */
@@ -63,7 +68,7 @@ struct kernel_snapshot {
 	__u32 size; /* of the dump */
 	__u32 mode; /* KERNEL */
 	__u64 regs[PERF_REGISTERS];
-	/* The stack from sp on, as far as it is the task's. */
+	/* The stack from sp on, up to the end of the task's stack. */
 	__u8 dump[STACK_DUMP];
 	struct snapshot memory;
 };
@@ -72,7 +77,7 @@ struct raw_arguments {
 	__u64 args[2];
 };
 
-/* A program's own stack is too small for these. */
+/* Scratch space, because the stack of a BPF program is too small. */
 struct room {
 	struct registers regs;
 	struct snapshot snapshot;
@@ -106,7 +111,7 @@ struct {
 	__type(value, __u64[MAX_CHAIN]);
 } chain_scratch SEC(".maps");
 
-/* The events to write to, by CPU; as many as there are CPUs. */
+/* The events to write to, by CPU; loading sets the number of entries to that of the CPUs. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERF_EVENT_ARRAY);
 	__uint(max_entries, 1);
@@ -114,7 +119,7 @@ struct {
 	__type(value, __u32);
 } output SEC(".maps");
 
-/* 1 for each CPU that has such an event; the others are not sampled. */
+/* 1 for each CPU that has an event to write to; the others are not sampled. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -122,7 +127,7 @@ struct {
 	__type(value, __u32);
 } sampled SEC(".maps");
 
-/* Watched threads, by their number in the first pid namespace. */
+/* The watched threads, by their ids in the initial pid namespace. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1 << 16);
@@ -145,14 +150,14 @@ struct place {
 	__u32 unused;
 };
 
-/* The memory that samples there need; see struct Wanted in wanted.rs. */
+/* The memory that samples of a place need; see struct Wanted in wanted.rs. */
 struct wanted {
 	__u64 registers;
 	__u64 fixed[WANTED_LINES];
 	__u64 lines[WANTED_LINES];
 };
 
-/* Written by user space, which learns it from samples. */
+/* User space learns this from samples, and writes it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1 << 14);
@@ -160,7 +165,7 @@ struct {
 	__type(value, struct wanted);
 } wanted SEC(".maps");
 
-/* A process's memory. */
+/* A line of a process's memory. */
 struct memory {
 	__u64 line;
 	__u32 tgid;
@@ -168,8 +173,8 @@ struct memory {
 };
 
 /*
- * The words of lines that changed while a thread that would read them was stopped: others write them all the time. Not the whole
- * line: threads that share it falsely read words beside these.
+ * For each line, the words that changed while a thread that would read them was stopped, so other threads write them
+ * all the time. Not the whole line: with false sharing, threads read other words of the line.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -183,8 +188,8 @@ struct range {
 };
 
 /*
- * The kernel's map of all memory. Elsewhere there are registers of devices, in which a read can change something. Written by user
- * space; nothing is read before.
+ * The range of the kernel's direct map of all memory. Elsewhere there may be device registers, which a read can
+ * change. User space writes this; until then, no kernel memory is read.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -211,15 +216,15 @@ static void count(__u32 what)
 }
 
 /*
- * True for the red zone and the line with sp. Like the stack that the sample contains anyway, it is the thread's own, and is not
- * checked for others that write it.
+ * True for the red zone and the line with sp. They belong to the thread, like the stack that the sample contains in
+ * any case, so they are not checked for writes by other threads.
  */
 static __always_inline bool is_red_zone(struct snapshot *snapshot, __u64 base)
 {
 	return snapshot->mode == USER && base <= snapshot->sp && snapshot->sp - base < 3 * LINE_SIZE;
 }
 
-/* True for an address of memory that may be read. */
+/* True if the memory at an address may be read. */
 static __always_inline bool is_memory(struct snapshot *snapshot, __u64 addr)
 {
 	struct range *memory;
@@ -246,7 +251,7 @@ static __always_inline __u32 address_space(struct snapshot *snapshot)
 	return snapshot->mode == USER ? bpf_get_current_pid_tgid() >> 32 : 0;
 }
 
-/* Global functions are verified once, for all callers. */
+/* A global function is verified only once, not for each caller. */
 __attribute__((noinline)) int add_line(struct snapshot *snapshot, __u64 addr)
 {
 	struct memory memory = {};
@@ -288,7 +293,7 @@ __attribute__((noinline)) int add_line(struct snapshot *snapshot, __u64 addr)
 	return 1;
 }
 
-/* Adds the wanted ones of the line at an address in a register and the line after it: bits 0 and 32. */
+/* Adds the line at an address in a register and the line after it, if they are wanted (bits 0 and 32). */
 __attribute__((noinline)) int add_lines(struct snapshot *snapshot, __u64 addr, __u64 which)
 {
 	if (!snapshot)
@@ -301,8 +306,8 @@ __attribute__((noinline)) int add_lines(struct snapshot *snapshot, __u64 addr, _
 }
 
 /*
- * Adds a fixed line of struct Wanted: an address, or a distance from sp or from the base of fs. Those are rounded down, so that the
- * memory may be in the next line.
+ * Adds a fixed line of struct Wanted: an address, or a distance from sp or from the base of fs. Distances are rounded
+ * down, so the memory may be in the next line.
  */
 __attribute__((noinline)) int add_wanted(struct snapshot *snapshot, __u64 line)
 {
@@ -321,8 +326,8 @@ __attribute__((noinline)) int add_wanted(struct snapshot *snapshot, __u64 line)
 }
 
 /*
- * The thread itself is stopped meanwhile: a word that has changed is written by others all the time, and what the thread
- * will read there is unknown.
+ * Marks the words of a line that have changed since they were read. The thread itself is stopped, so other threads
+ * write these words all the time, and the thread may read another value.
  */
 __attribute__((noinline)) int mark_if_changed(struct snapshot *snapshot, __u32 at)
 {
@@ -335,7 +340,7 @@ __attribute__((noinline)) int mark_if_changed(struct snapshot *snapshot, __u32 a
 
 	if (!snapshot || index >= MAX_LINES)
 		return 0;
-	/* The verifier knows the bound of this register only. */
+	/* The verifier tracks the bound of this register only. */
 	asm volatile("" : "+r"(index));
 	line = &snapshot->lines[index];
 	address = line->base & LINE_ADDRESS;
@@ -380,7 +385,7 @@ static __always_inline struct wanted *find_wanted(struct snapshot *snapshot, __u
 	return bpf_map_lookup_elem(&wanted, &place);
 }
 
-/* Adds what is wanted at that place, or all that registers point to. */
+/* Adds the wanted lines of the place or, if they are not known, the lines at all registers. */
 static __always_inline void add_all(struct snapshot *snapshot, struct wanted *known, const struct registers *regs)
 {
 	__u64 which = ~0ULL;
@@ -400,7 +405,7 @@ static __always_inline void add_all(struct snapshot *snapshot, struct wanted *kn
 	mark_changed(snapshot);
 }
 
-/* If it is not yet known what is needed, all that registers point to is read if `all`. */
+/* If the wanted lines are not known yet, all lines at registers are read if `all` is set. */
 static __always_inline void take(void *context, struct task_struct *task, bool all)
 {
 	struct snapshot *snapshot;
@@ -425,12 +430,15 @@ static __always_inline void take(void *context, struct task_struct *task, bool a
 	if (!known && !all)
 		goto output;
 	if (HAS_RED_ZONE) {
-		/* Three lines unless sp is at the beginning of one. The last of them also holds the first bytes of the stack dump. */
+		/*
+		 * These are three lines, or two if sp is at the beginning of a line. The last one also contains the
+		 * first bytes of the stack dump.
+		 */
 		add_line(snapshot, regs->sp - 1);
 		add_line(snapshot, regs->sp - LINE_SIZE);
 		add_line(snapshot, regs->sp - 2 * LINE_SIZE);
 	}
-	/* The thread-local variables, which end at the base. */
+	/* The thread-local variables, which end at the base of fs. */
 	add_line(snapshot, snapshot->fs_base);
 	add_all(snapshot, known, regs);
 output:
@@ -438,14 +446,14 @@ output:
 	if (size > sizeof(*snapshot))
 		return;
 	bpf_perf_event_output(context, &output, BPF_F_CURRENT_CPU, snapshot, size);
-	/* Few lines are read too fast to notice a change: check after the output, which takes a little more time. */
+	/* A few lines are read too fast to notice a change, so check them after the output, which takes some time. */
 	if (known)
 		mark_changed(snapshot);
 }
 
 /*
- * True for a softirq that the task's own code runs where it enables them again: what it sent by loopback arrives there. Others run
- * after an interrupt, in whichever task that met.
+ * True for a softirq that the task's own code runs when it enables softirqs again: data that it sent over loopback
+ * arrives there. Other softirqs run after an interrupt, in an arbitrary task.
  */
 static __always_inline bool is_own_softirq(void *context)
 {
@@ -537,7 +545,10 @@ static __always_inline int ticked(struct raw_arguments *context, bool kernel)
 	task = bpf_get_current_task_btf();
 	if (BPF_CORE_READ(task, flags) & PF_KTHREAD || !is_watched())
 		return 0;
-	/* Reading everything takes longest: only at every second tick, so that sampling stays below 0.5 % of a CPU. */
+	/*
+	 * Reading the memory at all registers takes longest. Do that only at every second tick, so that sampling takes
+	 * less than 0.5 % of a CPU.
+	 */
 	hits = bpf_map_lookup_elem(&counters, &what);
 	all = hits && *hits % 2 == 0;
 	count(HITS);
@@ -562,7 +573,7 @@ int on_tick(struct raw_arguments *context)
 	return ticked(context, false);
 }
 
-/* Not every kernel tells where the registers of an interrupt are. */
+/* Not every kernel has the symbol of the interrupted registers. */
 SEC("raw_tp/hrtimer_expire_entry")
 int on_tick_of_all(struct raw_arguments *context)
 {
@@ -577,12 +588,12 @@ static __always_inline bool take_clocked(struct clock_context *context, struct t
 	room = bpf_map_lookup_elem(&kernel_scratch, &zero);
 	if (!room)
 		return false;
-	/* The verifier lets no program pass a pointer into the context on. */
+	/* The verifier does not allow to pass a pointer into the context to a function. */
 	room->regs = context->regs;
 	return take_kernel(context, task, room, true);
 }
 
-/* The event that it is attached to already watches the right tasks. */
+/* The event that calls this program already watches the right tasks. */
 SEC("perf_event")
 int on_clock(struct clock_context *context)
 {

@@ -1,4 +1,4 @@
-//! The BPF programs that read memory around the registers of a timer's samples; they run until dropped.
+//! The BPF programs that read memory around the registers of timer samples. They run until dropped.
 
 use std::fmt;
 use std::mem::{offset_of, MaybeUninit};
@@ -28,7 +28,7 @@ use skeleton::{OperandSkel, OperandSkelBuilder};
 /// The name of the feature in messages.
 const WHAT: &str = "memory around the registers";
 
-/// Where the copy of the stack is in a snapshot of kernel code: after its registers.
+/// The offset of the stack copy in a snapshot of kernel code, after the registers.
 const DUMP: usize = 24 + 8 * REGS_MASK.count_ones() as usize;
 
 /// Programs that take snapshots.
@@ -45,7 +45,7 @@ impl fmt::Debug for Snapshots {
 }
 
 impl Snapshots {
-    /// Loads the programs, and attaches those that need no event.
+    /// Loads the programs, and attaches those that are not attached to an event.
     ///
     /// # Errors
     /// The step that this kernel rejected.
@@ -70,14 +70,14 @@ impl Snapshots {
             }
             Clockwork::Clock => [0; 2],
         };
-        // On a clock, the event that the program is attached to already watches the right tasks.
+        // With a clock, the event that the program is attached to already watches the right tasks.
         let filter: u32 = match (clockwork, watched) {
             (Clockwork::Clock, _) | (_, Watched::Everything) => 0,
             (Clockwork::Tick, Watched::Tasks(_)) => 1,
             (Clockwork::Tick, Watched::Cgroup(_)) => 2,
         };
         quiet();
-        // The skeleton borrows it for as long as the programs run. It is a pointer or two, and is never freed.
+        // The skeleton borrows this memory for as long as the programs run. It is a pointer or two, and is never freed.
         let room = Box::leak(Box::new(MaybeUninit::uninit()));
         let mut open = OperandSkelBuilder::default().open(room).map_err(refused(Step::Open))?;
         open.progs.on_tick.set_autoload(clockwork == Clockwork::Tick && !kernel);
@@ -114,7 +114,7 @@ impl Snapshots {
                 links.push(program.attach().map_err(refused(Step::Attach))?);
             }
         }
-        // As the samples are read (crates/recover/src/lines.rs and kernel.rs).
+        // The reader of samples uses the same layout (crates/recover/src/lines.rs and kernel.rs).
         const { assert!(offset_of!(snapshot, count) == 16 && offset_of!(snapshot, mode) == 20) };
         const { assert!(offset_of!(kernel_snapshot, size) == 16 && offset_of!(kernel_snapshot, mode) == 20) };
         const { assert!(offset_of!(kernel_snapshot, regs) == 24 && offset_of!(kernel_snapshot, dump) == DUMP) };
@@ -130,7 +130,7 @@ impl Snapshots {
         Ok(Self { skeleton, _links: links, outputs: Arc::new(outputs) })
     }
 
-    /// Where they are written.
+    /// The connections to the perf events that snapshots are written to.
     pub(crate) fn outputs(&self) -> &Arc<SnapshotOutputs> {
         &self.outputs
     }
@@ -150,7 +150,7 @@ impl Snapshots {
     }
 }
 
-/// Connects snapshots with the events of a CPU; any thread can do that.
+/// Connects the programs with the perf event of a CPU; any thread can do that.
 #[derive(Debug)]
 pub(crate) struct SnapshotOutputs {
     output: MapHandle,
@@ -159,7 +159,7 @@ pub(crate) struct SnapshotOutputs {
 }
 
 impl SnapshotOutputs {
-    /// Writes the snapshots of a CPU as samples of `event`, a perf event there.
+    /// Makes the programs write the snapshots of a CPU as samples of `event`, a perf event of that CPU.
     ///
     /// # Errors
     /// The kernel's error.
@@ -172,7 +172,7 @@ impl SnapshotOutputs {
         Ok(())
     }
 
-    /// The program that takes a snapshot instead of a sample of the clock event that it is attached to; `None` for
+    /// The program that takes a snapshot instead of a sample of the clock event to which it is attached; `None` for
     /// [`Clockwork::Tick`].
     pub(crate) fn on_clock(&self) -> Option<BorrowedFd<'_>> {
         self.on_clock.as_ref().map(AsFd::as_fd)
@@ -187,14 +187,14 @@ pub(crate) struct WantedMap {
 }
 
 impl WantedMap {
-    /// Makes samples of kernel code contain memory in this range, the kernel's map of all memory.
+    /// Allows samples of kernel code to contain memory in this range, the kernel's direct map of all memory.
     pub(crate) fn allow(&self, all_memory: &Range<u64>) {
         let value = [all_memory.start.to_ne_bytes(), all_memory.end.to_ne_bytes()].concat();
         let _ = self.all_memory.update(&0u32.to_ne_bytes(), &value, MapFlags::ANY);
     }
 
-    /// Makes samples of `pid` at `ip` contain the wanted memory; those of kernel code have the pid 0. If the kernel has no room, they
-    /// stay as before.
+    /// Makes samples of `pid` at `ip` contain the wanted memory; kernel code has the pid 0. If the kernel's map is
+    /// full, samples are unchanged.
     pub(crate) fn set(&self, pid: u32, ip: u64, wanted: &Wanted) {
         const { assert!(offset_of!(place, tgid) == 8 && size_of::<place>() == 16) };
         const { assert!(offset_of!(self::wanted, fixed) == 8 && offset_of!(self::wanted, lines) == 8 + 8 * WANTED_LINES) };
@@ -206,7 +206,7 @@ impl WantedMap {
     }
 }
 
-/// Tries what a run of the timer source needs; nothing stays attached.
+/// Tries what a run with the timer source needs; nothing stays attached.
 pub(super) fn trial(proc: &Path) -> (&'static str, Result<(), Refusal>) {
     let tick = Snapshots::load(Clockwork::Tick, &Watched::Everything, false, 1, proc);
     let tried = tick.or_else(|_| Snapshots::load(Clockwork::Clock, &Watched::Everything, false, 1, proc));

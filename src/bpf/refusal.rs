@@ -12,11 +12,11 @@ pub enum Step {
     Load,
     /// A program could not be attached.
     Attach,
-    /// It is not built in.
+    /// The build does not contain BPF.
     Built,
 }
 
-/// Why a probe, or the iterator of the snapshot, is not available.
+/// Why a probe, or the iterator for snapshots, is not available.
 #[doc(hidden)]
 #[derive(Debug, Clone, Error, PartialEq, Eq)]
 #[error("{what}: {reason}")]

@@ -1,4 +1,4 @@
-//! Reads every task's current hint: before the first observed write, and again after writes were missed.
+//! Reads the current hint of every task: before the first observed write, and again after writes were missed.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd};
@@ -14,13 +14,13 @@ use super::refusal::Refusal;
 use crate::host::clock::monotonic_ns;
 use crate::host::{tasks, Roots};
 
-/// A pidfd of a thread that is no group leader, since Linux 6.9 (linux/pidfd.h; `O_EXCL`).
+/// For the pidfd of a thread that is not a group leader, since Linux 6.9 (linux/pidfd.h; `O_EXCL`).
 const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL as libc::c_uint);
 
 /// The hints of all tasks.
 #[derive(Debug, Default)]
 pub(super) struct Snapshot {
-    /// One for each task that was read: its hint, or that it has none.
+    /// An event for each task that was read, with its hint or without.
     pub events: Vec<RawEvent>,
     /// Threads that could not be read.
     pub not_asked: u64,
@@ -28,7 +28,7 @@ pub(super) struct Snapshot {
     pub notes: Vec<String>,
 }
 
-/// Reads the hint of every task.
+/// A reader of the hints of all tasks.
 pub(super) struct Tasks {
     /// The kernel's iterator, or why it is not available.
     iterator: Result<Loaded, Refusal>,
@@ -41,7 +41,7 @@ impl Tasks {
         Self { iterator: probe::iterator(Some(map), setting), proc: proc.to_owned() }
     }
 
-    /// Reads every task: with the iterator, else one by one.
+    /// Reads every task: with the iterator if it is available, else one by one.
     pub(super) fn ask(&self, map: &HintMap) -> Snapshot {
         let iterated = match &self.iterator {
             Ok(loaded) => iterate(loaded),
@@ -87,7 +87,7 @@ fn by_pidfd(map: &HintMap, proc: &Path) -> Snapshot {
     let mut value = vec![0; map.value_size as usize];
     for thread in threads {
         let flags = if thread.pid == thread.tid { PidfdFlags::empty() } else { PIDFD_THREAD };
-        // Before the look-up: a write in between has its own, later event.
+        // Take the time before the look-up: a write in between has its own, later event.
         let time = monotonic_ns();
         let found = pidfd_open(thread.tid, flags).and_then(|pidfd| {
             let key = pidfd.as_fd().as_raw_fd().to_ne_bytes();
@@ -100,7 +100,7 @@ fn by_pidfd(map: &HintMap, proc: &Path) -> Snapshot {
                 let hint = has_one.then_some(hint);
                 snapshot.events.push(RawEvent { time, hint, pid: thread.pid, tid: thread.tid });
             }
-            // It has exited.
+            // The task has exited.
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
             Err(_) => snapshot.not_asked += 1,
         }

@@ -8,7 +8,8 @@ use super::refusal::Refusal;
 use super::{kernel_memory, operand};
 use crate::hint::HintProbe;
 
-/// Tries each hint probe and the iterator on a map of our own, and the memory around registers; nothing stays attached.
+/// Tries each hint probe and the iterator on a map of our own, and reading the memory around registers; nothing stays
+/// attached.
 ///
 /// `proc` is procfs, for our pid namespace.
 #[must_use]

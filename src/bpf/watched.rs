@@ -1,4 +1,4 @@
-//! When snapshots of the memory around registers are taken, of which tasks, and how many.
+//! When and of which tasks snapshots of the memory around registers are taken, and how many.
 
 /// The event at which snapshots of the memory around registers are taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub(crate) enum Clockwork {
 }
 
 /// The tasks of which snapshots are taken.
-// Without BPF, these have no user.
+// Unused in builds without BPF.
 #[cfg_attr(not(feature = "bpf"), allow(dead_code))]
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Watched<'a> {
@@ -27,10 +27,10 @@ pub(crate) enum Watched<'a> {
 pub(crate) struct SnapshotCounts {
     /// Interrupts of watched tasks.
     pub hits: u64,
-    /// Of these, interrupts of the kernel that give no sample, as kernel code was not requested.
+    /// Of these, interrupts of kernel code, which was not requested.
     pub in_kernel: u64,
-    /// The same where it was: interrupts of other interrupts and of softirqs.
+    /// If kernel code was requested: interrupts of other interrupts and of softirqs.
     pub in_interrupt: u64,
-    /// New threads that could not be watched for lack of room.
+    /// New threads that could not be watched because the map was full.
     pub unwatched: u64,
 }

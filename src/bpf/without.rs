@@ -1,4 +1,4 @@
-//! Replaces the watch, the snapshots and the dispatch queues in builds without BPF.
+//! Replaces hints, snapshots and dispatch queues in builds without BPF.
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -19,7 +19,7 @@ use scxprof_recover::Wanted;
 pub enum HintWatch {}
 
 impl HintWatch {
-    /// Returns the error that it is not built in.
+    /// Returns an error: BPF is not built in.
     ///
     /// # Errors
     /// Always.

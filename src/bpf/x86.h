@@ -6,18 +6,21 @@ struct registers {
 	__u64 r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di, orig_ax, ip, cs, flags, sp, ss;
 };
 
-/* Those that may point to memory, as instructions number them; sp is left out, as a sample contains the stack. */
+/*
+ * Registers that may point to memory, in the numbering of instructions; without sp, because a sample contains the
+ * stack.
+ */
 #define FOR_EACH_REGISTER(_) \
 	_(0, ax) _(1, cx) _(2, dx) _(3, bx) _(5, bp) _(6, si) _(7, di) \
 	_(8, r8) _(9, r9) _(10, r10) _(11, r11) _(12, r12) _(13, r13) _(14, r14) _(15, r15)
 
-/* The number of sp has no line of its own: it means the line before the one that fs points to. */
+/* The number of sp stands for the line before the one that fs points to. */
 #define BEFORE_FS (1ULL << 4)
 
 /* System V ABI, the red zone: 128 bytes below sp belong to the function. */
 #define HAS_RED_ZONE true
 
-/* No address of user code is higher. */
+/* The upper bound of addresses of user code. */
 #define USER_END 0x7ffffffff000ULL
 
 /* THREAD_SIZE, arch/x86/include/asm/page_64_types.h, without KASAN. */
@@ -78,18 +81,18 @@ struct pt_regs {
 
 #pragma clang attribute pop
 
-/* Where the thread-local variables are. */
+/* The address of the thread-local variables. */
 static __always_inline __u64 thread_pointer(struct task_struct *task)
 {
 	return BPF_CORE_READ((struct task_struct___thread *)task, thread.fsbase);
 }
 
-/* More than handlers use, and less than any stack has. */
+/* More stack than handlers use, and less than the size of any stack. */
 #define HANDLER_STACK 8192
 
 /*
- * True if the current interrupt came from user code. Its handler then runs on the task's own stack, which was empty,
- * just below the registers saved there; handlers of other interrupts run on the CPU's interrupt stack
+ * True if the current interrupt came from user code. Its handler then runs on the task's kernel stack, which was
+ * empty, just below the registers saved there. Handlers of other interrupts run on the CPU's interrupt stack
  * (call_on_irqstack_cond() in arch/x86/include/asm/irq_stack.h; Linux 5.8 and later).
  */
 static __always_inline bool was_user(void *context, struct task_struct *task)

@@ -1,11 +1,11 @@
-//! What BPF can do here. Each requirement of a hint probe is a trial.
+//! What BPF can do on this host. Each requirement of a hint probe is a trial.
 
 use super::check::{Check, Section};
 use super::kernel::Kernel;
 use super::rights;
 use crate::host::Roots;
 
-/// What would help if the kernel denies it.
+/// What would help if the kernel denies BPF.
 const RIGHTS: &str =
     "root, or CAP_BPF and CAP_PERFMON; lockdown or a container's seccomp profile can forbid it even so";
 

@@ -1,10 +1,10 @@
-//! What is tried with BPF: each program is loaded, attached and removed again.
+//! Trials of BPF: each program is loaded, attached and removed again.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
-/// One thing that was tried with BPF.
+/// One trial of BPF.
 #[derive(Debug)]
 pub struct BpfTrial {
     /// The row's name.
@@ -29,8 +29,9 @@ pub struct BpfTrialError {
 const TRIALS: [&str; 6] =
     ["hints-storage", "hints-element", "hints-syscall", "hints-snapshot", "sample-memory", "kernel-memory"];
 
-/// Tries first what every kernel needs, then each way to follow hints, the memory around the registers of the timer's
-/// samples, and the kernel's memory. Each program is loaded, attached and removed again. `proc` is procfs, for our pid namespace.
+/// Tries first what every kernel needs, then each way to follow hints, reading the memory around the registers of timer
+/// samples, and reading kernel memory. Each program is loaded, attached and removed again. `proc` is procfs, for our
+/// pid namespace.
 #[must_use]
 pub(crate) fn bpf_trials(proc: &Path) -> Vec<BpfTrial> {
     let tracing = raw_tracepoint().map_err(|(call, error)| BpfTrialError {
@@ -45,7 +46,7 @@ pub(crate) fn bpf_trials(proc: &Path) -> Vec<BpfTrial> {
     std::iter::once(BpfTrial { name: "bpf-tracing", what, result: tracing }).chain(trials).collect()
 }
 
-/// The beginning of `union bpf_attr` for `BPF_PROG_LOAD` (linux/bpf.h); the rest is taken as zero.
+/// The beginning of `union bpf_attr` for `BPF_PROG_LOAD` (linux/bpf.h); the kernel takes the rest as zero.
 #[repr(C)]
 struct ProgLoad {
     prog_type: u32,

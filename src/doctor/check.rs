@@ -1,4 +1,4 @@
-//! A check, and the report of all.
+//! A check, and the report with all checks.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ pub enum CheckState {
     /// It works.
     #[serde(rename = "works")]
     Works,
-    /// It works with less than it could give.
+    /// It works, but not fully.
     #[serde(rename = "partly")]
     Partly,
     /// It does not work here.
@@ -77,7 +77,7 @@ impl Section {
     }
 }
 
-/// One thing that was tried or read.
+/// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Check {
@@ -87,7 +87,7 @@ pub struct Check {
     pub name: &'static str,
     /// Whether it works.
     pub state: CheckState,
-    /// If it works, what was found, else the reason why it does not.
+    /// What was found if it works, else the reason why it does not.
     pub why: String,
     /// What would help; `None` if nothing is wrong or no remedy is known.
     pub help: Option<String>,
@@ -124,14 +124,14 @@ impl Check {
         Self { help: Some(help.into()), ..self }
     }
 
-    /// A failed attempt to sample, in the words of a failed run.
+    /// A failed attempt to sample, with the message that a run would print.
     #[must_use]
     pub(crate) fn failed(section: Section, name: &'static str, error: &SamplerError) -> Self {
         Self { help: error.help().map(str::to_owned), ..Self::fails(section, name, error.why()) }
     }
 }
 
-/// The reason and what would help, as one sentence.
+/// The reason and the remedy, as one sentence.
 impl fmt::Display for Check {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.help {
@@ -162,13 +162,13 @@ pub struct Report {
 }
 
 impl Report {
-    /// True if at least one source works, if only for our own processes.
+    /// True if at least one source works, at least for our own processes.
     #[must_use]
     pub fn any_source(&self) -> bool {
         self.usable().next().is_some()
     }
 
-    /// The sources that work, if only for our own processes, in the order in which `auto` tries them.
+    /// The sources that work, at least for our own processes, in the order in which `auto` tries them.
     pub fn usable(&self) -> impl Iterator<Item = (Source, CheckState)> + '_ {
         self.checks
             .iter()
@@ -178,7 +178,7 @@ impl Report {
             .filter_map(|check| Some((check.name.parse().ok()?, check.state)))
     }
 
-    /// The check that explains why no run can start here, with any source.
+    /// The check that explains why no source can work here.
     #[must_use]
     pub fn obstacle(&self) -> Option<&Check> {
         ["pid-namespace", "cgroups"]

@@ -1,4 +1,4 @@
-//! The fields of samples here.
+//! The fields that samples can contain on this host.
 
 use super::check::{Check, Section};
 use super::trial::Trial;
@@ -6,7 +6,7 @@ use crate::sample::Source;
 use crate::sampler::attr::Feature;
 use crate::sampler::SamplerError;
 
-/// A feature's row, and its use.
+/// The row of each feature, and its use.
 const ROWS: [(Feature, &str, &str); 6] = [
     (Feature::PhysAddr, "phys", "physical addresses"),
     (Feature::DataPageSize, "page-size", "the size of the page"),
@@ -18,7 +18,7 @@ const ROWS: [(Feature, &str, &str); 6] = [
 
 pub(super) fn checks(trials: &[Trial]) -> Vec<Check> {
     let all: Vec<_> = trials.iter().collect();
-    // The kernel takes the field for any event, and those of others leave it empty.
+    // The kernel accepts this field for any event, but only these sources fill it.
     let latency: Vec<_> =
         trials.iter().filter(|trial| matches!(trial.source, Source::Pebs | Source::Ibs | Source::Spe)).collect();
     let no_pmu = |trial: &&Trial| {

@@ -1,4 +1,4 @@
-//! What the processor's PMUs offer to pebs, ibs and spe, from sysfs.
+//! What the processor's PMUs offer to the sources pebs, ibs and spe, according to sysfs.
 
 use super::check::{Check, Section};
 use super::trial::Trial;
@@ -39,7 +39,7 @@ fn none(pmu: Check) -> Vec<Check> {
     vec![pmu, Check::not_tested(Section::Hardware, PRECISE, why), Check::not_tested(Section::Hardware, LDLAT, why)]
 }
 
-/// What an arm64 host has: pure, so that every host can test it.
+/// The checks of an arm64 host (pure, so that tests run on every host).
 pub(super) fn of_arm64(pmus: &Pmus) -> Vec<Check> {
     let spe = match pmus.spe() {
         Ok(spe) => spe,

@@ -12,7 +12,7 @@ use crate::outcome::FRAMES_HIDDEN;
 use crate::sample::printable;
 use scxprof_base::arch::Arch;
 
-/// What the timer source does without the tick.
+/// The consequence for the timer source if it cannot use the tick.
 const OWN_CLOCK: &str = "without it the timer source takes a clock of its own";
 
 pub(super) fn checks(roots: &Roots, kernel: &dyn Kernel) -> Vec<Check> {

@@ -1,4 +1,4 @@
-//! The calls into the kernel itself; everything else is read from files. A test replaces the kernel.
+//! The calls into the kernel; everything else is read from files. Tests replace the kernel.
 
 use std::path::PathBuf;
 
@@ -24,7 +24,7 @@ pub(super) const MMAP_PAGES: usize = 256;
 pub enum Watched {
     /// Every task, as a run does.
     Host,
-    /// A task of our own, as `-p` does.
+    /// One of our own tasks, as with `-p`.
     Own,
 }
 
@@ -39,16 +39,16 @@ pub struct Attempt {
     pub features: Features,
     /// The features that the kernel rejected.
     pub refused: Vec<RefusedFeature>,
-    /// The notes of a run on the choice of the event.
+    /// A run's notes on the choice of the event.
     pub notes: Vec<String>,
-    /// Pages in each ring; fewer than a run requests if locked memory is short.
+    /// Pages in each ring; fewer than a run requests if the locked-memory limit is too small.
     pub mmap_pages: usize,
 }
 
 /// The cgroup hierarchy that sampled cgroup ids belong to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hierarchy {
-    /// Which it is.
+    /// Its kind.
     pub kind: HierarchyKind,
     /// Its mount point.
     pub point: PathBuf,
@@ -61,12 +61,12 @@ pub trait Kernel {
     /// Opens the events of a run with `source` and closes them again.
     ///
     /// # Errors
-    /// What a run would fail with.
+    /// The error of a run.
     fn attempt(&self, source: Source, watched: Watched) -> Result<Attempt, SamplerError>;
-    /// Opens tracefs and looks up the event of the tick; returns the mount point, `None` for a mount of our own.
+    /// Opens tracefs and looks up the event of the tick; returns the mount point, `None` if scxprof mounted it itself.
     ///
     /// # Errors
-    /// Those of the timer source.
+    /// The errors of the timer source.
     fn tracefs(&self) -> Result<Option<PathBuf>, TracefsError>;
     /// True if the kernel shows us the physical frames of pages.
     fn frames_visible(&self) -> bool;
@@ -76,12 +76,12 @@ pub trait Kernel {
     fn locked_memory(&self) -> Limit;
     /// Our pid namespace.
     fn pid_namespace(&self) -> PidNamespace;
-    /// True if our user namespace is the initial one, since only its capabilities count; `None` if unknown.
+    /// True if our user namespace is the initial one, because only its capabilities count; `None` if unknown.
     fn initial_user_namespace(&self) -> Option<bool>;
     /// The cgroup hierarchy.
     ///
     /// # Errors
-    /// What a run would fail with.
+    /// The error of a run.
     fn hierarchy(&self) -> Result<Hierarchy, host::Error>;
     /// Tries what BPF can do.
     fn bpf_trials(&self) -> Vec<BpfTrial>;

@@ -1,6 +1,7 @@
 //! A load with known accesses: the self-test samples it and compares.
 //!
-//! The load consists of a process of its own (because the sampler leaves itself out) and its child; this is the parent's side.
+//! The load consists of a separate process (because the sampler leaves itself out) and its child; this is the parent's
+//! side.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -14,7 +15,7 @@ pub(crate) struct Worker {
     pub tid: u32,
     /// Its name.
     pub name: String,
-    /// True if its buffer is shared with a thread of another process, and its pages are faulted in over and over.
+    /// True if the thread shares its buffer with a thread of another process, and its pages are faulted in repeatedly.
     pub shared: bool,
     /// The address of its buffer.
     pub begin: u64,
@@ -23,13 +24,13 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// True for an address in its buffer.
+    /// True for an address in the thread's buffer.
     #[must_use]
     pub fn contains(&self, addr: u64) -> bool {
         addr.checked_sub(self.begin).is_some_and(|offset| offset < self.len)
     }
 
-    /// The line that describes it.
+    /// The line that describes the thread.
     pub(crate) fn line(&self) -> String {
         let Self { pid, tid, name, shared, begin, len } = self;
         format!("{pid} {tid} {name} {shared} {begin} {len}\n")
@@ -49,7 +50,7 @@ impl Worker {
     }
 }
 
-/// A running load; it ends when this is dropped.
+/// A running load; dropping it ends the load.
 #[derive(Debug)]
 pub(crate) struct Load {
     child: Child,
@@ -61,7 +62,7 @@ impl Load {
     /// Starts `command`, which must be the load, and waits until all its threads work.
     ///
     /// # Errors
-    /// It does not start, or ends too early.
+    /// The load does not start, or ends too early.
     pub fn start(mut command: Command) -> io::Result<Self> {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let out = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
@@ -80,7 +81,7 @@ impl Load {
 
 impl Drop for Load {
     fn drop(&mut self) {
-        // The load ends when its stdin does, and its child with it.
+        // The load ends when its stdin is closed, and its child with it.
         drop(self.child.stdin.take());
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! Finds what a host can do for scxprof: tries each source and each of its requirements as a run would.
+//! Finds out what a host can do for scxprof: tries each source and each of its requirements as a run would.
 //!
 //! [`examine`] asks the kernel and reads the host under its [`Roots`], and returns a [`Report`] of [`Check`]s. A check that
 //! fails has the message of a run that fails.

@@ -36,7 +36,7 @@ pub(super) fn checks(roots: &Roots, kernel: &dyn Kernel, trials: &[Trial]) -> Ve
     ]
 }
 
-/// True if no capability is missing: then a rejection has another reason.
+/// True if no capability is missing, so that a rejection has another reason.
 pub(super) fn all_are_held(roots: &Roots, kernel: &dyn Kernel) -> bool {
     let held = proc::capabilities(roots).unwrap_or(0);
     kernel.initial_user_namespace() != Some(false) && CAPABILITIES.iter().all(|(bit, ..)| held >> bit & 1 == 1)
@@ -126,7 +126,7 @@ fn mlock(roots: &Roots, kernel: &dyn Kernel, trials: &[Trial]) -> Check {
 fn nofile(roots: &Roots, kernel: &dyn Kernel) -> Check {
     let name = "nofile";
     let cpus = topology::online_cpus(roots).map_or(1, |cpus| cpus.len());
-    // A group leader, its member and the side-band: the most that a source opens by default.
+    // A group leader, its member and the side-band: the most files that a source needs by default.
     let needed = open::files_needed(cpus, 3);
     let found = kernel.open_files();
     let why = format!(
@@ -141,7 +141,7 @@ fn nofile(roots: &Roots, kernel: &dyn Kernel) -> Check {
     }
 }
 
-/// `security/lockdown`: the level in force is in brackets (kernel_lockdown(7)).
+/// `security/lockdown`, with the current level in brackets (kernel_lockdown(7)).
 fn lockdown(roots: &Roots) -> Check {
     let name = "lockdown";
     let path = roots.sys.join("kernel/security/lockdown");

@@ -19,10 +19,10 @@ use crate::session::{self, HostOptions, Outcome, Session, Sink, Whose};
 
 /// The number of accesses of each thread that suffices for a verdict.
 const ENOUGH: u64 = 5;
-/// A capture with fewer continues up to this many times its length.
+/// If there are fewer, a capture continues, up to this many times its length.
 const MAX_TIMES_LONGER: u32 = 4;
 
-/// The result of one source.
+/// The result of testing one source.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Tested {
     /// The source.
@@ -48,11 +48,11 @@ pub(crate) struct Tested {
 pub(crate) struct SelfTestCounts {
     /// Accesses by the load's threads.
     pub accesses: u64,
-    /// Accesses by the threads with buffers that this source can sample.
+    /// Accesses by threads whose buffers this source can sample.
     pub judged: u64,
-    /// Of these, addresses in the thread's own buffer.
+    /// Of these, accesses with an address in the thread's own buffer.
     pub own_buffer: u64,
-    /// Addresses in the buffer of another thread: wrong.
+    /// Accesses with an address in the buffer of another thread: wrong.
     pub other_buffer: u64,
     /// Accesses with another name than the thread has: wrong.
     pub wrong_name: u64,
@@ -75,7 +75,7 @@ struct Compare<'a> {
     workers: &'a [Worker],
     source: Source,
     seen: SelfTestCounts,
-    /// Threads that must have samples and have too few.
+    /// Threads that must have samples, and still have too few.
     missing: &'a Cell<usize>,
     /// The cgroup of each worker, read at its first sample.
     cgroups: Vec<Option<u64>>,
@@ -85,7 +85,7 @@ struct Compare<'a> {
     counts: Vec<u64>,
 }
 
-/// True if `source` can sample a worker: faults occur on pages that are dropped over and over.
+/// True if `source` can sample a worker: page faults occur only on pages that are dropped repeatedly.
 fn sees(source: Source, worker: &Worker) -> bool {
     worker.shared || source != Source::Faults
 }
@@ -142,7 +142,7 @@ impl Compare<'_> {
     }
 }
 
-/// Samples with each source that works, for `seconds` each or longer if there were few samples; `command` must start the load.
+/// Samples for `seconds` with each source that works, longer if there were few samples; `command` must start the load.
 ///
 /// # Errors
 /// The load does not start.
@@ -164,7 +164,7 @@ pub(crate) fn run(
 fn test(source: Source, state: CheckState, roots: &Roots, seconds: Duration, workers: &[Worker]) -> Tested {
     let target = match state {
         CheckState::Works => Target::System,
-        // Threads that the load's own process creates later inherit the event, but not those that ran already.
+        // Threads that the load's own process creates later inherit the event; threads that already ran do not.
         _ => Target::Tasks { tids: workers.iter().map(|worker| worker.tid).collect(), enable_on_exec: false },
     };
     let failed = |why: String| Tested {
@@ -223,7 +223,7 @@ fn judge(source: Source, seen: SelfTestCounts, mut failures: Vec<String>, outcom
     }
 }
 
-/// All of it as one block for a bug report: without names of hosts, users, cgroups or their files.
+/// All results as one block for a bug report, without names of hosts, users, cgroups or their files.
 #[must_use]
 pub(crate) fn block(report: &Report, tests: &[Tested]) -> String {
     let mut text = format!("--- scxprof self-test ---\nscxprof {}\n{}\n", report.scxprof, text::machine(report));
@@ -250,7 +250,7 @@ pub(crate) fn block(report: &Report, tests: &[Tested]) -> String {
         text.push_str("no source works, so nothing was sampled\n");
     }
     for check in &report.checks {
-        // The sentence of a check that works may contain a path; of one that fails, the reason matters.
+        // The sentence of a check that works may contain a path. For a check that fails, the reason matters.
         let _ = match check.state {
             CheckState::Works => writeln!(text, "{:15}{}", check.name, check.state),
             _ => writeln!(text, "{:15}{}: {}", check.name, check.state, check.why),
@@ -288,7 +288,7 @@ mod tests {
         (dir, cgroups, id)
     }
 
-    /// Makes a sample wrong.
+    /// A change that makes a sample wrong.
     type Spoil = fn(&mut Sample);
 
     /// The result for samples that `change` makes wrong.

@@ -8,25 +8,25 @@ use scxprof_base::escape;
 
 /// Columns of the whole table.
 const WIDTH: usize = 100;
-/// Below this, what is said of a check begins below its name.
+/// Below this width, the text of a check begins on the line after its name.
 const NARROW: usize = 70;
-/// How far it is indented there.
+/// The indentation of that text.
 const INDENT: usize = 4;
-/// Columns of a name and of a state, with the space after each.
+/// Columns of a name and of a state, including the space after each.
 const NAME: usize = 15;
 const STATE: usize = 12;
 
-/// How the table is printed.
+/// The format of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Style {
-    /// With the colours of a terminal.
+    /// Use the colours of a terminal.
     pub color: bool,
-    /// The columns of the terminal, if no line may be longer; a wide one is not used up.
+    /// The columns of the terminal, which no line may exceed; `None` for no limit. Wide terminals are not used fully.
     pub width: Option<usize>,
 }
 
 impl CheckState {
-    /// The escape sequence of its colour (ECMA-48 SGR).
+    /// The escape sequence for the state's colour (ECMA-48 SGR).
     fn color(self) -> &'static str {
         match self {
             Self::Works => "\x1b[32m",
@@ -71,14 +71,14 @@ pub fn table(report: &Report, style: Style) -> String {
     text
 }
 
-/// Kernel, architecture, processor and CPUs in a line.
+/// Kernel, architecture, processor and CPUs on one line.
 pub(super) fn machine(report: &Report) -> String {
     let known = |text: &str| if text.is_empty() { "unknown".to_owned() } else { text.to_owned() };
     let cpus = if report.cpus == 1 { "1 CPU".to_owned() } else { format!("{} CPUs", report.cpus) };
     format!("Linux {}, {}, {}, {cpus}", known(&report.kernel), report.arch, known(&report.cpu))
 }
 
-/// Wraps the text to this width. A longer word gets its own line, or several if it must not be longer.
+/// Wraps the text to this width. A longer word gets its own line; `divides` says that it is divided if necessary.
 fn wrap(text: &str, width: usize, divides: bool) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = String::new();

@@ -1,4 +1,4 @@
-//! A source that was tried.
+//! The trial of a source.
 
 use super::check::{Check, CheckState, Section};
 use super::kernel::{Attempt, Kernel, Watched};
@@ -11,7 +11,7 @@ pub(super) struct Trial {
     pub(super) source: Source,
     /// Watching every task.
     pub(super) host: Result<Attempt, SamplerError>,
-    /// Watching a task of ours, if watching every task is forbidden.
+    /// Watching one of our tasks, if watching every task is forbidden.
     pub(super) own: Option<Result<Attempt, SamplerError>>,
 }
 
@@ -22,7 +22,7 @@ impl Trial {
         Self { source, host, own: forbidden.then(|| kernel.attempt(source, Watched::Own)) }
     }
 
-    /// The attempt that worked.
+    /// The attempt that succeeded.
     pub(super) fn attempt(&self) -> Option<&Attempt> {
         self.host.as_ref().ok().or_else(|| self.own.as_ref()?.as_ref().ok())
     }

@@ -90,7 +90,7 @@ impl MemOp {
         self.registers() | self.counter.map_or(0, bit)
     }
 
-    /// The low bytes of a register that the address depends on, as their number.
+    /// The number of low bytes of a register that the address depends on.
     pub(super) fn needed(&self) -> u32 {
         if self.width == Width::Bits32 {
             4

@@ -58,8 +58,7 @@ pub(in super::super) fn run(
         return outcome;
     }
     outcome.loss = if is_lines {
-        // The recording and its lines still contain the samples that the session had to drop, so these are counted
-        // again.
+        // The lines contain the samples that the session dropped, so these counts are 0.
         let Loss { no_user_address, malformed, .. } = outcome.loss;
         let malformed = meta.loss.malformed.saturating_add(malformed);
         Loss { channel_full: 0, no_cgroup_path: 0, evicted: 0, no_user_address, malformed, ..meta.loss }
