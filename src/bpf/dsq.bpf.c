@@ -4,7 +4,7 @@
  * which threads the kernel itself puts into one. Each event is the raw data of a perf event on its CPU, in the layout
  * of a tracepoint that tracepoint.rs describes.
  *
- * Of the programs for one operation, only those whose function the kernel has are loaded (see dsq.rs).
+ * For each operation, only the program is loaded whose function the kernel has (see dsq.rs).
  */
 #include "kernel.h"
 

@@ -1,4 +1,4 @@
-//! When and of which tasks snapshots of the memory around registers are taken, and how many.
+//! At which event and of which tasks snapshots of the memory around registers are taken, and counts of them.
 
 /// The event at which snapshots of the memory around registers are taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -62,7 +62,7 @@ impl CountClock {
 }
 
 #[cfg(target_arch = "x86_64")]
-#[allow(clippy::unnecessary_wraps)] // Elsewhere there is none.
+#[allow(clippy::unnecessary_wraps)] // Other architectures have none.
 fn tsc() -> Option<u64> {
     // SAFETY: every x86-64 processor has the instruction, and Linux lets user code use it unless a process forbids it itself.
     Some(unsafe { std::arch::x86_64::_rdtsc() })
@@ -70,7 +70,7 @@ fn tsc() -> Option<u64> {
 
 /// The virtual count of the generic timer, with which SPE stamps its records.
 #[cfg(target_arch = "aarch64")]
-#[allow(clippy::unnecessary_wraps)] // Elsewhere there is none.
+#[allow(clippy::unnecessary_wraps)] // Other architectures have none.
 fn tsc() -> Option<u64> {
     let count: u64;
     // SAFETY: Linux lets user code read the register (arch_timer_set_cntkctl_el1() in arch/arm64/include/asm/arch_timer.h), or reads

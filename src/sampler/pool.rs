@@ -19,7 +19,7 @@ pub struct Pool(Arc<Mutex<Emptied>>);
 
 #[derive(Debug, Default)]
 struct Emptied {
-    #[allow(clippy::vec_box)] // The boxes are what is used again.
+    #[allow(clippy::vec_box)] // The boxes themselves are reused.
     contexts: Vec<Box<UserContext>>,
     /// The bytes of the contexts.
     bytes: usize,

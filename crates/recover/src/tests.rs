@@ -392,7 +392,7 @@ proptest! {
         let memory = Snapshot::new(&memory);
         let first = recovery.recover_with(&regs, &dump, memory, stack.clone(), &mut window);
         let (candidates, reason) = (first.candidates.to_vec(), first.reason);
-        // As far as the first time: what is found at a place tells how far the next run goes.
+        // Run as far as the first time: the results at a place determine how far the next run goes.
         recovery.forget_reach();
         let second = recovery.recover_with(&regs, &dump, memory, stack.clone(), &mut window);
         prop_assert_eq!(&candidates, second.candidates);

@@ -72,7 +72,7 @@ proptest! {
                 let addr = operand.address(0, None, |register| gpr.get(usize::from(register)).copied());
                 prop_assert_eq!(addr.map(|addr| (addr, u64::from(operand.size))), expected, "{:?}", insn.code);
             }
-            // Without an operand it may write anywhere, or its address is authenticated; nothing of it is a plain load or store.
+            // Without an operand, the instruction is no plain load or store, or it may write anywhere.
             None => prop_assert!(expected.is_none() || insn.wild || operand.is_some(), "{:?}", insn.code),
         }
     }
@@ -89,7 +89,7 @@ fn loads_and_stores() -> impl Strategy<Value = u32> {
     any::<u32>().prop_map(|word| word & !(1 << 25) | 1 << 27)
 }
 
-/// All words, in some minutes with optimisation.
+/// Decodes all words, which takes some minutes with optimisation.
 #[test]
 #[ignore = "it takes minutes"]
 fn no_word_makes_the_decoder_panic() {
@@ -180,7 +180,7 @@ fn calls_and_branches_are_followed_as_far_as_they_are_decided() {
     let mut regs = regs(0);
     regs.gpr[0] = 0;
     assert_eq!(found(&code, &regs, &[]), [(Method::Emulated, HEAP + 0x3000)]);
-    // b.eq: a sample has no flags. Behind the point where both ways meet, x3 is known.
+    // b.eq: a sample has no flags. At the point where both paths meet, x3 is known.
     let code = [0x5400_0040, 0xf940_0041, 0xf940_0061, RET];
     assert_eq!(found(&code, &regs, &[]), [(Method::Emulated, HEAP + 0x3000)]);
     // cmp x0, #0; b.eq
@@ -257,17 +257,17 @@ fn data_processing() -> impl Strategy<Value = u32> {
     (any::<u32>(), 0..3).prop_map(|(word, kind)| match kind {
         0 => word & !(0b1110 << 25) | 0b1000 << 25,
         1 => word & !(0b0111 << 25) | 0b0101 << 25,
-        // Of one source (bit 30) or two: few among the others.
+        // Instructions with one source (bit 30) or two, which are rare among random words.
         _ => (word & if word >> 30 & 1 == 1 { 0xc000_1fff } else { 0x801f_2fff }) | 0x1ac0_0000,
     })
 }
 
-/// Values as programs have them: small, of addresses, and any.
+/// Values that are typical of programs: small ones, limits, and arbitrary ones.
 fn any_value() -> impl Strategy<Value = u64> {
     prop_oneof![any::<u64>(), 0..256u64, Just(u64::MAX), Just(1 << 63), any::<i32>().prop_map(|small| small as u64)]
 }
 
-/// A machine that knows all registers, and the flags.
+/// A machine in which all registers and flags are known.
 fn machine(gpr: [u64; 32], nzcv: u32) -> Machine<A64> {
     let mut machine = Machine::<A64>::new(&Regs { arch: Arch::Arm64, gpr, ..Regs::default() }, &[]);
     machine.flags = super::flags::of(nzcv);
@@ -277,7 +277,7 @@ fn machine(gpr: [u64; 32], nzcv: u32) -> Machine<A64> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 5_000, ..ProptestConfig::default() })]
 
-    /// What the way back knows of the registers before an instruction is what they were.
+    /// Registers that are known after undoing an instruction have their true values.
     #[test]
     fn what_is_undone_is_what_was(
         word in prop_oneof![data_processing(), loads_and_stores()],
@@ -294,7 +294,7 @@ proptest! {
         }
     }
 
-    /// An instruction writes no other registers than it is said to.
+    /// An instruction writes only the registers in its `writes`.
     #[test]
     fn what_is_not_written_stays(
         word in prop_oneof![data_processing(), loads_and_stores()],
@@ -312,7 +312,7 @@ proptest! {
     }
 }
 
-/// The processor's own results, for data processing: of this host, or of the emulated one.
+/// Compares the results of data processing with those of the processor, of this host or an emulated one.
 #[cfg(target_arch = "aarch64")]
 mod native {
     use std::collections::BTreeMap;
@@ -323,7 +323,7 @@ mod native {
 
     use super::*;
 
-    /// Where a stub has its instruction.
+    /// The index of the tested instruction in a stub.
     const FIRST: usize = 39;
 
     /// Loads x0 to x28 and the flags from x0's array, runs one instruction, and stores them there.
@@ -368,7 +368,7 @@ mod native {
 
     static ILLEGAL: AtomicBool = AtomicBool::new(false);
 
-    /// Goes on behind an instruction that this processor does not have.
+    /// Skips an instruction that this processor does not have.
     extern "C" fn skip(_signal: libc::c_int, _info: *mut libc::siginfo_t, context: *mut libc::c_void) {
         ILLEGAL.store(true, Ordering::Relaxed);
         // SAFETY: the kernel gives the context of the interrupted code to a handler that asks for it (SA_SIGINFO).
@@ -407,7 +407,7 @@ mod native {
                 let (word, gpr, nzcv) = any.new_tree(&mut runner).unwrap().current();
                 let Some(insn) = insn(word).filter(|insn| insn.flow == crate::insn::Flow::Next) else { continue };
                 let mut machine = machine(gpr, nzcv);
-                // These have values of their own in the stub.
+                // The stub uses these registers itself.
                 for register in 29..32 {
                     machine.set_reg(register, Val::UNKNOWN);
                 }
