@@ -139,6 +139,68 @@ const REPORT: Page = Page {
     see_also: &["perf-c2c(1)", "perf-mem(1)"],
 };
 
+const SCHED: Page = Page {
+    description: &[
+        "Reads the scheduler's tracepoints on every CPU, and prints how long each process ran, waited for a CPU \
+         and slept, how long its wakeups took, and how often it moved to another CPU. `--by` prints that for each \
+         thread, cgroup, CPU, last-level cache or node, or for each cell and subcell of a configuration \
+         (`--config`). With `-f` the events come from a profile of `scxprof record --sched`, from what `perf sched \
+         record` recorded, or from a trace.",
+        "Use it before and after you load a configuration. `--by dsq` prints the dispatch queues of a sched_ext \
+         scheduler, which a BPF program observes. `--windows` prints the CPUs in use in each window of time, by \
+         categories of threads. `--wakers` prints which threads wake or preempt each other, the chains of wakeups, \
+         and which part of the wakeups stays in a cache or in a subcell.",
+        "All CPUs and threads are watched, because the wait of a thread depends on the others. This takes root, or \
+         CAP_PERFMON and the right to read tracefs; dispatch queues also take CAP_BPF. Lost events are counted, \
+         and lines that a loss affects are marked with `!`.",
+    ],
+    samples: false,
+    environment: &[PATH, TMPDIR, NO_COLOR, COLUMNS],
+    files: &[("/sys/kernel/tracing", "The scheduler's tracepoints and their fields")],
+    see_also: &["perf-sched(1)", "sched(7)"],
+};
+
+const REPLAY: Page = Page {
+    description: &[
+        "Runs a recorded workload again. It makes a mock thread for each recorded thread, with the same name, in a \
+         process and a cgroup like the recorded ones. A mock thread runs and sleeps as long as the recorded \
+         thread, wakes the same threads, forks and exits at the same points, and touches memory as the samples \
+         say. The recording is a profile of `scxprof record --sched`, or what `perf sched record` recorded; memory \
+         is replayed if the recording has samples of it. The host of the replay may differ from the recorded one.",
+        "Prints for each thread the recorded and the replayed time on CPUs, switches and wakeups, and for each \
+         loop (`--loops`) the duration, the work and the latency of wakeups. `--compare A B` replays the same work \
+         under two configurations in turn, and prints the change from A to B with its 95 % interval. It starts \
+         scx_mitosis if that is installed and the kernel has sched_ext; otherwise it sets the affinity of threads.",
+        "It takes no privilege; as root it also makes cgroups. A recording that needs more CPU time, threads or \
+         memory than the host has is refused (`--overcommit` allows more CPU time). Ctrl-C ends the replay with \
+         the result so far. Mock processes and cgroups are removed at the end, also if scxprof is killed.",
+    ],
+    samples: false,
+    environment: &[TMPDIR, NO_COLOR, COLUMNS],
+    files: &[("/sys/fs/cgroup", "Where the cgroups of mock processes are made (`--cgroup-root`)")],
+    see_also: &["perf-sched(1)", "cgroups(7)"],
+};
+
+const STACKS: Page = Page {
+    description: &[
+        "Samples an event with the call stack of the thread, and prints the functions that take most samples: in \
+         themselves, and with the functions that they call. The event is CPU time by default; `-e` takes the names \
+         that perf(1) uses. `--by` prints the samples of each thread, process, cgroup or subcell (`--config`). The \
+         whole host is sampled, or what `-p`, `--cgroup`, `-C` or a COMMAND select.",
+        "`--flame-graph`, `--folded`, `--pprof` and `--firefox` write the stacks for browsers and other programs. \
+         `-f` reads the stacks of a profile (`scxprof record --stacks`), of a perf.data, of a trace or of folded \
+         text; `--diff A B` compares two of these.",
+        "By default the kernel unwinds stacks by frame pointers. `--unwind dwarf` works without frame pointers: \
+         each sample has a copy of the top of the user stack, which scxprof unwinds by the call frame information \
+         of the files. Names of functions and source lines come from files only if they are known to be the ones \
+         that ran. A note says how many stacks are incomplete; lost samples are counted.",
+    ],
+    samples: false,
+    environment: &[HOME, PATH, TMPDIR, NO_COLOR, COLUMNS],
+    files: &[PARANOID, PMUS, PERF_MAP, CACHE, DEBUG],
+    see_also: &["perf-record(1)", "perf-report(1)", "perf_event_open(2)"],
+};
+
 const TRACE: Page = Page {
     description: &[
         "Reads traces in Perfetto's format: of wprof, of perfetto (ftrace), scxtop and systing, compressed with gzip or \
@@ -149,6 +211,25 @@ const TRACE: Page = Page {
     environment: &[TMPDIR, NO_COLOR, COLUMNS],
     files: &[],
     see_also: &["perf-sched(1)"],
+};
+
+const EXPORT: Page = Page {
+    description: &[
+        "Writes a profile in the format of another program. The profile may also be a perf.data recorded by perf, \
+         or JSON Lines of `scxprof process`; without `-f` the newest profile in the current directory is read.",
+        "`--perfetto FILE` writes a trace that https://ui.perfetto.dev opens. It has the scheduling events, a \
+         track for each cell, subcell and thread with the accesses of the thread, the task hints, the dispatch \
+         queues of a sched_ext scheduler, and counters of samples, migrations and waiting threads. The cells and \
+         subcells are those of `--config`, or those that `scxprof extract` would print for a host with enough \
+         CPUs. Times are those of CLOCK_MONOTONIC.",
+        "`--parquet DIR` writes a Parquet file for each kind of data, for DuckDB, Polars and Spark, and also reads \
+         traces of wprof, perfetto, scxtop and systing. DIR must be empty or not exist; it gets its name when all \
+         files are written. `scxprof trace query` prints the command line for a query with DuckDB.",
+    ],
+    samples: false,
+    environment: &[TMPDIR, NO_COLOR],
+    files: &[],
+    see_also: &["perf-script(1)"],
 };
 
 const DIFF: Page = Page {
@@ -269,7 +350,11 @@ pub(super) fn of(subcommand: &str) -> &'static Page {
         "process" => &PROCESS,
         "extract" => &EXTRACT,
         "report" => &REPORT,
+        "sched" => &SCHED,
+        "replay" => &REPLAY,
+        "stacks" => &STACKS,
         "trace" | "trace-info" | "trace-analyze" | "trace-events" | "trace-timeline" | "trace-diff" => &TRACE,
+        "export" => &EXPORT,
         "diff" => &DIFF,
         "score" => &SCORE,
         "merge" => &MERGE,
