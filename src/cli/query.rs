@@ -1,10 +1,10 @@
-//! `scxprof trace query`: says how DuckDB runs a query on a trace or a profile.
+//! `scxprof trace query`: prints the command line with which DuckDB runs a query on a trace or a profile.
 
 use super::args::INPUT;
 use super::failure::Failure;
+use super::output::Stdout;
 use std::path::{Path, PathBuf};
 
-use anyhow::anyhow;
 use clap::Args;
 
 const EXAMPLES: &str = "\
@@ -12,10 +12,10 @@ Examples:
   scxprof trace query trace.pb 'SELECT tid, SUM(dur) AS ns FROM sched GROUP BY tid ORDER BY ns DESC'
 docs/queries.md has the tables and twenty worked queries.
 Exit codes:
-  2  wrong usage
-  3  always else: scxprof has no engine for SQL";
+  0  the line was printed
+  2  wrong usage";
 
-/// Say how DuckDB runs a query on a trace or a profile
+/// Print the command line with which DuckDB runs a query on a trace or a profile
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct QueryArgs {
@@ -28,8 +28,9 @@ pub(super) struct QueryArgs {
 }
 
 /// Runs `scxprof trace query`.
-pub(super) fn run(args: &QueryArgs) -> Result<(), Failure> {
-    Err(Failure::Unsupported(anyhow!("scxprof has no engine for SQL, DuckDB has: {}", line(&args.file, &args.sql))))
+pub(super) fn run(args: &QueryArgs, stdout: Stdout) -> Result<(), Failure> {
+    let text = format!("{}\n", line(&args.file, &args.sql));
+    stdout.open(None)?.write(text.as_bytes(), true).map_err(Failure::NoResult)
 }
 
 /// What to type in a shell.

@@ -56,7 +56,7 @@ enum TraceCommand {
     Events(EventsArgs),
     Timeline(TimelineArgs),
     Diff(DiffArgs),
-    // Typed all the same, it says the line for DuckDB.
+    // Not offered, as scxprof runs no query; it prints the line for DuckDB.
     #[command(hide = true)]
     Query(QueryArgs),
 }
@@ -80,7 +80,7 @@ pub(super) fn run(args: &TraceArgs, stdout: Stdout) -> Result<(), Failure> {
         TraceCommand::Events(args) => events::run(args, stdout),
         TraceCommand::Timeline(args) => timeline::run(args, stdout),
         TraceCommand::Diff(args) => trace_diff::run(args, stdout),
-        TraceCommand::Query(args) => query::run(args),
+        TraceCommand::Query(args) => query::run(args, stdout),
     }
 }
 

@@ -37,8 +37,7 @@ struct Line {
     pid: u32,
     #[serde(default)]
     tgid: u32,
-    /// `null` for a deleted hint in files of scxprof before 0.2.
-    hints: Option<u64>,
+    hints: u64,
     timestamp: u64,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     snapshot: bool,
@@ -52,7 +51,7 @@ struct Line {
 /// The errors of the writer.
 pub fn write(out: &mut impl Write, record: &HintRecord) -> io::Result<()> {
     let HintRecord { tid, pid, hint, time, snapshot } = *record;
-    let (hints, deleted) = (Some(hint.unwrap_or(0)), hint.is_none());
+    let (hints, deleted) = (hint.unwrap_or(0), hint.is_none());
     let line = Line { pid: tid, tgid: pid, hints, timestamp: time, snapshot, deleted };
     serde_json::to_writer(&mut *out, &line)?;
     out.write_all(b"\n")
@@ -117,7 +116,7 @@ impl<R: Read> Hints<R> {
                 Ok(_) if text.trim_ascii().is_empty() => {}
                 Ok(_) => match serde_json::from_slice(&text) {
                     Ok(Line { pid, tgid, hints, timestamp, snapshot, deleted }) => {
-                        let hint = hints.filter(|_| !deleted);
+                        let hint = (!deleted).then_some(hints);
                         return Some(HintRecord { tid: pid, pid: tgid, hint, time: timestamp, snapshot });
                     }
                     Err(_) => self.unreadable += 1,
@@ -139,7 +138,7 @@ mod tests {
     #[test]
     fn records_come_in_their_time_and_what_is_none_is_counted() {
         let text = b"{\"pid\": 7, \"tgid\": 5, \"hints\": 3, \"timestamp\": 10}\n\nno hint\n\
-            {\"pid\":7,\"hints\":4,\"timestamp\":20}\n{\"pid\":7,\"tgid\":5,\"hints\":null,\"timestamp\":30}\n";
+            {\"pid\":7,\"hints\":4,\"timestamp\":20}\n{\"pid\":7,\"tgid\":5,\"hints\":0,\"timestamp\":30,\"deleted\":true}\n";
         let mut hints = Hints::new(&text[..]);
         let mut until =
             |time| std::iter::from_fn(|| hints.next_until(time)).map(|record| record.hint).collect::<Vec<_>>();

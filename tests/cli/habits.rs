@@ -328,7 +328,8 @@ fn a_query_is_not_offered_but_answered() {
         let shown = text(&output(arguments).stdout);
         assert!(shown.contains("analyze") && !shown.contains("query"), "{arguments:?}: {shown}");
     }
-    expect(&output(&["trace", "query", "trace.pb", "SELECT 1"]), 3, "duckdb -cmd");
+    let answered = output(&["trace", "query", "trace.pb", "SELECT 1"]);
+    assert!(answered.status.success() && text(&answered.stdout).contains("duckdb -cmd"), "{answered:?}");
 }
 
 #[test]

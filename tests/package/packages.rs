@@ -60,8 +60,7 @@ fn unpack(kind: &str, package: &Path, root: &Path) {
 
 /// What a package must have beside the binary, below `usr`.
 fn has_what_is_installed(root: &Path) {
-    let files = files(root);
-    let has = |file: &str| assert!(files.contains(Path::new(file)), "{file}: {files:?}");
+    let has = |file: &str| assert!(root.join(file).is_file(), "{file}");
     for name in ["", "-run", "-doctor"] {
         has(&format!("usr/share/man/man1/scxprof{name}.1"));
     }
@@ -69,8 +68,7 @@ fn has_what_is_installed(root: &Path) {
     has("usr/share/zsh/site-functions/_scxprof");
     has("usr/share/fish/vendor_completions.d/scxprof.fish");
     has("usr/share/doc/scxprof/LICENSE-MIT");
-    let licences = files.iter().filter(|file| file.starts_with("usr/share/doc/scxprof/licences/clap"));
-    assert!(licences.count() > 0, "{files:?}");
+    assert!(root.join("usr/share/doc/scxprof/licences/clap").read_dir().unwrap().next().is_some());
     for unit in ["scxprof.service", "scxprof-watch.service"] {
         let unit = fs::read_to_string(root.join("usr/lib/systemd/system").join(unit)).unwrap();
         assert!(unit.contains("\nExecStart=/usr/bin/scxprof "), "{unit}");

@@ -35,8 +35,8 @@ pub(super) const SOURCES: &[Entry] = &[
     (
         "timer",
         "The scheduler's tick, or a separate clock (`--freq`). The operands around the interrupted instruction are recovered \
-         from the code: loads and stores of running user code, on x86-64 and arm64, on plain cloud VMs too. Accesses of kernel \
-         code need `--kernel`; gathered operands are not seen, and thread-local ones only with BPF.",
+         from the code: loads and stores of running user code, on x86-64 and arm64, on plain cloud VMs too. On x86-64, accesses \
+         of kernel code too (`--kernel`; `auto` adds them); gathered operands are not seen, and thread-local ones only with BPF.",
     ),
     (
         "faults",
