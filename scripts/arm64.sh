@@ -78,6 +78,12 @@ for name in cow hash lines list queue random shared stream; do
     build "$name" "clang/$name-O0" clang --target=aarch64-linux-gnu -O1
     build "$name" "clang/$name-O2" clang --target=aarch64-linux-gnu -O3 -march=armv8.1-a
 done
+for level in 0 2; do
+    rustc --edition=2021 --target "$triple" -C opt-level="$level" -C target-feature=+crt-static -C linker=aarch64-linux-gnu-gcc \
+        -o "$work/root/programs/gcc/collections-O$level" tests/programs/collections.rs
+    aarch64-linux-gnu-readelf --debug-dump=frames "$work/root/programs/gcc/collections-O$level" \
+        >"$work/root/programs/gcc/collections-O$level.frames" 2>/dev/null
+done
 aarch64-linux-gnu-gcc -O1 -fno-omit-frame-pointer -pthread -static -o "$work/root/bin/family" tests/sharing/programs/*.c
 install -m 755 tests/vm/init "$work/root/init"
 cp tests/vm/lib.sh "$work/root/lib/vm.sh"

@@ -98,7 +98,7 @@ fn ways() -> impl Iterator<Item = (bool, bool)> {
 
 fn step_through(name: &str, level: u8) {
     let Some(built) = programs::build(name, level) else {
-        println!("SKIP: {name} -O{level}: no cc");
+        println!("SKIP: {name} -O{level}: no compiler");
         return;
     };
     let steps = steps();
@@ -229,6 +229,8 @@ stepped! {
     lines_o0: "lines", 0;
     special_o2: "special", 2;
     special_o0: "special", 0;
+    collections_o2: "collections", 2;
+    collections_o0: "collections", 0;
 }
 
 macro_rules! sampled {

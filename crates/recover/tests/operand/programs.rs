@@ -13,23 +13,29 @@ pub struct Built {
     pub path: PathBuf,
 }
 
-/// Builds `name` at `-O{level}`; `None` if there is no compiler. `SCXPROF_BUILT` is a folder that has the programs for a machine without
+/// Builds `name` with cc, or with rustc, at this level of optimisation; `None` if there is no compiler. `SCXPROF_BUILT` is a folder that has the programs for a machine without
 /// one.
 pub fn build(name: &str, level: u8) -> Option<Built> {
     if let Some(built) = std::env::var_os("SCXPROF_BUILT") {
         let path = Path::new(&built).join(format!("{name}-O{level}"));
         return path.exists().then(|| Built { _dir: None, path });
     }
-    let source = Path::new(super::PROGRAMS).join(format!("{name}.c"));
+    let source = |language: &str| Path::new(super::PROGRAMS).join(format!("{name}.{language}"));
     let dir = tempfile::tempdir().ok()?;
     let path = dir.path().join(format!("{name}-O{level}"));
+    if source("rs").exists() {
+        let mut rustc = Command::new("rustc");
+        rustc.args(["--edition=2021", "-C", &format!("opt-level={level}"), "-o"]).arg(&path).arg(source("rs"));
+        assert!(rustc.status().ok()?.success(), "rustc failed on {name}.rs");
+        return Some(Built { _dir: Some(dir), path });
+    }
     let mut cc = Command::new("cc");
     cc.arg(format!("-O{level}")).args(["-pthread", "-g0"]);
     #[cfg(target_arch = "x86_64")]
     if matches!(name, "special" | "stream") && std::is_x86_feature_detected!("avx2") {
         cc.arg("-mavx2");
     }
-    let status = cc.arg(source).arg("-o").arg(&path).status().ok()?;
+    let status = cc.arg(source("c")).arg("-o").arg(&path).status().ok()?;
     assert!(status.success(), "cc failed on {name}.c");
     Some(Built { _dir: Some(dir), path })
 }
