@@ -25,7 +25,7 @@ say() { printf '%s\n' "$*" >&2; }
 how=()
 status=0
 if [ "$(id -u)" -eq 0 ]; then
-    if ! start_workload "$workload"; then
+    if ! start_workload "$workload" --seconds 600; then
         say "make run: the example workload did not start"
         exit 1
     fi

@@ -23,7 +23,7 @@ fi
 . scripts/workload.sh
 page=${1:-}
 if [ -z "$page" ]; then
-    if ! start_workload "$target/demo/demo-workload" || [ "$ready" != ready ]; then
+    if ! start_workload "$target/demo/demo-workload" --seconds 600 || [ "$ready" != ready ]; then
         say "the example workload does not run here as it does for root"
         exit 1
     fi

@@ -18,10 +18,12 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 trap 'exit 129' HUP
 
-# start_workload PROGRAM: starts it, and leaves in $ready what it says when it is: `ready` if it has cgroups of its own.
+# start_workload COMMAND...: starts it, and leaves in $ready what it says when it is: `ready` if it has cgroups of its own.
 start_workload() {
-    exec 3< <(exec "$1" --seconds 600)
+    exec 3< <(exec "$@")
     child=$!
-    # shellcheck disable=SC2034 # The callers read it.
-    read -r -t 30 -u 3 ready
+    ready=
+    until [[ $ready == ready* ]]; do
+        read -r -t 30 -u 3 ready || return 1
+    done
 }
