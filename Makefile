@@ -22,7 +22,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 export PATH := $(PATH):$(HOME)/.cargo/bin
 export FUZZ_SECONDS KERNELS
 
-.PHONY: build run test screenshots soak test-long test-dist test-stacks-long truth test-vm test-arm64 test-schedulers proof check-upstream lint fmt bench bench-against bench-big-host versus-perf fuzz miri doc install uninstall dist deb rpm deps check clean help
+.PHONY: build run test screenshots soak test-long test-dist test-stacks-long truth verify-hardware test-vm test-arm64 test-schedulers proof check-upstream lint fmt bench bench-against bench-big-host versus-perf fuzz miri doc install uninstall dist deb rpm deps check clean help
 .DEFAULT_GOAL := build
 # Two of them would wait for each other's cargo, and packages share a directory.
 .NOTPARALLEL:
@@ -55,6 +55,10 @@ test-dist: deps ## Check archives, packages, image and crates: built, and run wh
 truth: ## Print how right the configuration is on programs with known sharing (ARGS="--beside quiet hotfield hash")
 	@scripts/deps.sh truth
 	@CARGO="$(CARGO)" scripts/truth.sh $(ARGS)
+
+verify-hardware: deps ## Compare a PEBS, IBS or SPE host with a known workload and with perf, and print a report (SOURCE=ibs; docs/verify-hardware.md)
+	$(CARGO) build --locked --profile demo --features demo --bins
+	@scripts/verify-hardware.sh
 
 screenshots: ## Make the pictures of the report page and of top in docs/screenshots again (as root, with Chromium and tmux)
 	@scripts/deps.sh test

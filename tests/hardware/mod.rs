@@ -11,6 +11,7 @@ use scxprof::testing::sampler::pmu::{Config, Ldlat, NoIbs, NoPebs, NoSpe, PmuErr
 use scxprof::testing::sampler::{Hardware, Pace, SamplerError};
 
 mod recordings;
+mod verify;
 
 use crate::support::sysfs;
 
