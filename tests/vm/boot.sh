@@ -44,7 +44,7 @@ make_suite() {
 copy() {
     local file=$1 name library
     name=$(basename "$file")
-    [ -x "$file" ] || {
+    [ -e "$file" ] || {
         printf 'tests/vm: %s is not there: build it first\n' "$file" >&2
         exit 1
     }

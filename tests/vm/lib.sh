@@ -175,6 +175,44 @@ groups_of_the_kernel() {
     return 1
 }
 
+# verify_hardware STATUS SETTING=VALUE...: the script of `make verify-hardware`, on this machine; its report is in `report`.
+verify_hardware() {
+    expected=$1
+    shift
+    mkdir -p /sys/fs/cgroup/workload.slice/cells
+    [ -e /dev/fd ] || ln -s /proc/self/fd /dev/fd
+    # It gives way to perf, which takes seconds to start in the emulator.
+    cat >load <<'END'
+#!/bin/sh
+echo $$ >/sys/fs/cgroup/workload.slice/cells/cgroup.procs
+renice -n 19 -p $$
+exec workload -s 3600
+END
+    chmod +x load
+    cat >truth.json <<'END'
+[{"cell": "workload.slice", "cgroup": "/workload.slice/cells", "threads": ["grpA-0", "grpA-1"]},
+ {"cell": "workload.slice", "cgroup": "/workload.slice/cells", "threads": ["grpB-0", "grpB-1"]}]
+END
+    # The load of the self-test says nothing to the simulated PMU.
+    env SELF_TEST=no BIN=/bin WORKLOAD=./load TRUTH=truth.json OUT=verified "$@" bash "$(readlink -f /bin/verify-hardware.sh)" >report 2>said
+    status=$?
+    if [ "$status" -ne "$expected" ] || ! cmp -s report verified/report.md; then
+        cat said report
+        echo "exit code $status and not $expected"
+        return 1
+    fi
+}
+
+# in_report PATTERN...: each is in the file `report`.
+in_report() {
+    for pattern; do
+        grep -q -e "$pattern" report || {
+            cat said report
+            fail "the report does not have: $pattern"
+        }
+    done
+}
+
 # same_attrs OPTIONS OF scxprof run...: the module's log of what scxprof asks for against what perf asks for.
 same_attrs() {
     empty_logs
