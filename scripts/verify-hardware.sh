@@ -28,8 +28,7 @@ perf=${PERF:-perf}
 seconds=${TIME:-20}
 if [ "$(id -u)" -ne 0 ] && [ -z "${NO_SUDO:-}" ] && sudo -n true 2>/dev/null; then
     exec sudo -n -- env CARGO_TARGET_DIR="$target" BIN="$bin" OUT="$out" PERF="$perf" TIME="$seconds" SOURCE="${SOURCE:-}" \
-        SELF_TEST="${SELF_TEST:-}" \
-        PERIOD="${PERIOD:-}" WORKLOAD="${WORKLOAD:-}" TRUTH="${TRUTH:-}" "$0" "$@"
+        SELF_TEST="${SELF_TEST:-}" PERIOD="${PERIOD:-}" WORKLOAD="${WORKLOAD:-}" TRUTH="${TRUTH:-}" "$0" "$@"
 fi
 scxprof=$bin/scxprof
 say() { printf 'verify-hardware: %s\n' "$*" >&2; }
@@ -110,7 +109,7 @@ decode=()
 event=$(row "$source" why | grep -oE '^[a-z_0-9]+/[^/]*/' || true)
 case $source in
     pebs)
-        period=${PERIOD:-10007}
+        period=${PERIOD:-50021}
         ours=(-l "$ldlat")
         theirs=(mem -t load record -U --ldlat "$ldlat" --data-page-size)
         ;;
@@ -187,13 +186,11 @@ done
 awk -v root="$child" '{ parent[$1] = $2 }
     END { for (pid in parent) { at = pid; while (at != root && at in parent) at = parent[at]; if (at == root) print pid } }' \
     "$files/parents" >"$files/pids"
-# Recordings of spe have no cgroups.
-how=()
-[ "$ready" != "ready without cgroups" ] && [ "$source" != spe ] || how=(--without-cgroups)
-
 # groups STEP: compares STEP.cells, a configuration, with the truth.
 groups() {
-    local status=0
+    local status=0 how=()
+    # A recording of spe has no cgroups.
+    if [ "$ready" = "ready without cgroups" ] || { [ "$source" = spe ] && [ "$1" != run ]; }; then how=(--without-cgroups); fi
     written "$files/$1.groups" "$bin/demo-compare" "$files/truth.json" "$files/$1.cells" ${how[@]+"${how[@]}"} || status=$?
     echo "$1.groups $status" >>"$files/status"
 }
@@ -210,7 +207,7 @@ read_recording() {
     fi
     if [ -n "$perf_version" ]; then
         step "$name.script" said written "$files/$name.script" "$perf" script -i "$data" --ns "$@" --show-lost-events \
-            -F pid,tid,time,ip,addr,phys_addr,data_src,weight || true
+            -F pid,tid,time,event,ip,addr,phys_addr,data_src,weight || true
     fi
 }
 

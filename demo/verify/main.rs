@@ -103,8 +103,8 @@ impl Evidence {
     /// The report, and whether all agrees.
     fn report(&self) -> Result<(String, bool)> {
         let run = self.json("run.report");
-        let script = |step: &str| self.samples(step, "script", |file, pids| Samples::of_script(file, pids));
-        let lines = |step: &str| self.samples(step, "jsonl", |file, pids| Samples::of_lines(file, pids));
+        let script = |step: &str| self.samples(step, "script", Samples::of_script);
+        let lines = |step: &str| self.samples(step, "jsonl", Samples::of_lines);
         let (scxprof, perf) = (script("scxprof")?, script("perf")?);
         let (own_lines, perf_lines) = (lines("scxprof")?, lines("perf")?);
 

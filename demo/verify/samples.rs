@@ -9,6 +9,9 @@ use serde_json::Value;
 /// Bits of `perf_mem_data_src.mem_op` (linux/perf_event.h): a load or a store.
 const ACCESS: u64 = 2 | 4;
 
+/// The event that leads the group of mem-loads on some Intel CPUs. perf samples it too, scxprof only counts it.
+const AUXILIARY: &str = "mem-loads-aux";
+
 /// One access: thread, time, address, physical address, data source and latency.
 pub type Access = (u32, u64, u64, u64, u64, u64);
 
@@ -41,8 +44,8 @@ fn nanoseconds(time: &str) -> Option<u64> {
 }
 
 impl Samples {
-    /// Reads what `perf script --ns -F pid,tid,time,ip,addr,phys_addr,data_src,weight --show-lost-events` prints:
-    /// `PID/TID TIME: ADDR DATA_SRC |OP ...|LVL ...|SNP ...|... WEIGHT IP PHYS_ADDR`.
+    /// Reads what `perf script --ns -F pid,tid,time,event,ip,addr,phys_addr,data_src,weight --show-lost-events` prints:
+    /// `PID/TID TIME: EVENT: ADDR DATA_SRC |OP ...|LVL ...|SNP ...|... WEIGHT IP PHYS_ADDR`.
     pub fn of_script(lines: impl BufRead, pids: &BTreeSet<u32>) -> Result<Self> {
         let mut samples = Self::default();
         let (mut lost, mut by_events) = (0, 0u64);
@@ -71,13 +74,14 @@ impl Samples {
         let (pid, tid) = words.next()?.split_once('/')?;
         let tid = if tid.is_empty() { words.next()? } else { tid }.parse().ok()?;
         let time = nanoseconds(words.next()?.strip_suffix(':')?)?;
+        let event = words.next()?;
         let hex = |word: &str| u64::from_str_radix(word, 16).ok();
         let (addr, data_src) = (hex(words.next()?)?, hex(words.next()?)?);
         let mut last = rest.split_whitespace().rev();
         let (phys, ip) = (hex(last.next()?)?, hex(last.next()?)?);
         let latency = last.next()?.parse().ok()?;
         self.records += 1;
-        if !pids.contains(&pid.parse().ok()?) || !is_user(ip) {
+        if event.contains(AUXILIARY) || !pids.contains(&pid.parse().ok()?) || !is_user(ip) {
             return Some(());
         }
         self.count += 1;
@@ -103,7 +107,8 @@ impl Samples {
             };
             samples.records += 1;
             let pid = u32::try_from(number("pid")).unwrap_or(0);
-            if !pids.contains(&pid) || !is_user(hex("ip")) {
+            let event = value.get("event").and_then(Value::as_str).unwrap_or_default();
+            if event.contains(AUXILIARY) || !pids.contains(&pid) || !is_user(hex("ip")) {
                 continue;
             }
             samples.count += 1;

@@ -65,6 +65,7 @@ struct Made {
     time: u64,
     addr: u64,
     phys: u64,
+    event: &'static str,
     level: &'static str,
     hitm: bool,
     latency: u64,
@@ -77,10 +78,10 @@ impl Made {
     }
 
     fn script(&self) -> String {
-        let Self { pid, time, addr, phys, level, latency, .. } = self;
+        let Self { pid, time, addr, phys, level, latency, event, .. } = self;
         let snoop = if self.hitm { "HitM" } else { "None" };
         format!(
-            "{pid:>5}/{pid:<5} {}.{:09}: {addr:>16x} {:>16x} |OP LOAD|LVL {level}|SNP {snoop}|TLB L1 hit|LCK No|BLK  N/A {latency:>9} {:>16x} {phys:>16x}",
+            "{pid:>5}/{pid:<5} {}.{:09}: {event}: {addr:>16x} {:>16x} |OP LOAD|LVL {level}|SNP {snoop}|TLB L1 hit|LCK No|BLK  N/A {latency:>9} {:>16x} {phys:>16x}",
             time / 1_000_000_000,
             time % 1_000_000_000,
             self.data_src(),
@@ -89,11 +90,11 @@ impl Made {
     }
 
     fn line(&self) -> String {
-        let Self { pid, time, addr, phys, latency, .. } = self;
+        let Self { pid, time, addr, phys, latency, event, .. } = self;
         let time = format!("{}.{:09}", time / 1_000_000_000, time % 1_000_000_000);
         let data_src = self.data_src();
         format!(
-            r#"{{"comm":"x","pid":{pid},"tid":{pid},"time":"{time}","ip":"401000","addr":"{addr:x}","phys_addr":"{phys:x}","weight":{latency},"data_src":"{data_src:x}"}}"#
+            r#"{{"comm":"x","pid":{pid},"tid":{pid},"time":"{time}","ip":"401000","event":"{event}","addr":"{addr:x}","phys_addr":"{phys:x}","weight":{latency},"data_src":"{data_src:x}"}}"#
         )
     }
 }
@@ -109,6 +110,7 @@ fn made(first: u64) -> Vec<Made> {
                 time: first + index * 1_000_000,
                 addr: 0x7f00_0000_0000 + at,
                 phys: 0x1000_0000 + at,
+                event: "cpu/mem-loads,ldlat=10/P",
                 level: if far { "Local RAM hit" } else { "L1 hit" },
                 hitm,
                 latency: if far { 300 + at % 50 } else { 20 + at % 20 },
@@ -262,6 +264,15 @@ fn each_difference_is_found() {
     let evidence = Evidence::new();
     evidence.ran("perf", 600);
     evidence.differs(&["accesses, for each CPU second of the workload"]);
+
+    // The event that perf samples beside is none of the comparison.
+    with(&|samples| {
+        let beside =
+            samples.iter().map(|it| Made { event: "cpu/mem-loads-aux/", latency: 3, level: "L1 hit", ..it.clone() });
+        let beside: Vec<Made> = beside.collect();
+        samples.extend(beside);
+    })
+    .differs(&[]);
 
     // perf reads one of scxprof's addresses otherwise; of its own recording, more than a few.
     let evidence = Evidence::new();

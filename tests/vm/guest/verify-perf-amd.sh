@@ -1,6 +1,7 @@
 # The report of `make verify-hardware` on an AMD machine, with perf; and that it tells a perf that records something else.
 # cpu: amd
 # long: perf starts slowly in the emulator
+# since: 6.13
 # needs: target/debug/scxprof
 # needs: target/debug/demo-compare
 # needs: target/debug/demo-verify
@@ -9,12 +10,11 @@
 # needs: /usr/bin/bash
 # shellcheck shell=dash source=tests/vm/lib.sh
 . /lib/vm.sh
-# Linux 6.12 stalls in the emulator while perf records there, at any rate.
-case $(uname -r) in 6.12.*) exit 0 ;; esac
+# Linux 6.12 stalls in the emulator while perf records there, and in 6.1 time is the host's (boot.sh), so that rates differ.
 machine zen4 || exit 1
 verify_hardware 0 TIME=8 || fail "the report"
 in_report "^| groups in perf's recording | 2 of 2 .* agrees |" "^| scxprof's recording, read by both | .* agrees |" \
-    '^| accesses, for each CPU second of the workload | .* agrees |' '^| data from: L3 hit | .* agrees |' \
+    '^| accesses, for each CPU second of the workload | .* agrees |' '^| data from: L3.* hit | .* agrees |' \
     '^Verdict: agrees (.* 0 differ, 1 not compared)'
 # Of every two samples one.
 cat >half-perf <<'END'
