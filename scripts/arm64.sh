@@ -78,12 +78,17 @@ for name in cow hash lines list queue random shared stream; do
     build "$name" "clang/$name-O0" clang --target=aarch64-linux-gnu -O1
     build "$name" "clang/$name-O2" clang --target=aarch64-linux-gnu -O3 -march=armv8.1-a
 done
-for level in 0 2; do
-    rustc --edition=2021 --target "$triple" -C opt-level="$level" -C target-feature=+crt-static -C linker=aarch64-linux-gnu-gcc \
-        -o "$work/root/programs/gcc/collections-O$level" tests/programs/collections.rs
-    aarch64-linux-gnu-readelf --debug-dump=frames "$work/root/programs/gcc/collections-O$level" \
-        >"$work/root/programs/gcc/collections-O$level.frames" 2>/dev/null
-done
+# build_rust FILE OPTION...: the same of a program of Rust.
+build_rust() {
+    local program=$work/root/programs/$1
+    shift
+    rustc --edition=2021 --target "$triple" -C linker=aarch64-linux-gnu-gcc -C target-feature=+crt-static "$@" -o "$program" tests/programs/collections.rs
+    aarch64-linux-gnu-readelf --debug-dump=frames "$program" >"$program.frames"
+}
+build_rust gcc/collections-O0 -C opt-level=0
+build_rust gcc/collections-O2 -C opt-level=2
+build_rust clang/collections-O0 -C opt-level=1
+build_rust clang/collections-O2 -C opt-level=3 -C target-cpu=neoverse-n1
 aarch64-linux-gnu-gcc -O1 -fno-omit-frame-pointer -pthread -static -o "$work/root/bin/family" tests/sharing/programs/*.c
 install -m 755 tests/vm/init "$work/root/init"
 cp tests/vm/lib.sh "$work/root/lib/vm.sh"

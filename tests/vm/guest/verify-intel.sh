@@ -1,5 +1,6 @@
 # The report of `make verify-hardware` on an Intel machine, without perf.
 # cpu: intel
+# long: verify-amd runs the same script
 # needs: target/debug/scxprof
 # needs: target/debug/demo-compare
 # needs: target/debug/demo-verify
