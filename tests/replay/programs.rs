@@ -65,7 +65,7 @@ fn sleep_ns() -> u64 {
     };
     std::thread::scope(|scope| {
         let other = scope.spawn(turns);
-        (turns() + other.join().unwrap()) / 2 / TURNS
+        (turns() + other.join().unwrap()) / (2 * TURNS)
     })
 }
 
@@ -73,7 +73,7 @@ fn sleep_ns() -> u64 {
 fn thread_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes to `time`, which outlives the call.
-    assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) }, 0);
+    assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) }, 0);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
