@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the archive for hosts that have nothing: a static binary, manual pages, completions and licences.
+# Builds the archive for hosts that have nothing: a static binary, manual pages, completions, systemd units and licences.
 # Usage: scripts/dist.sh     It goes to target/dist.
 #        MACHINE=aarch64 scripts/dist.sh     builds it for arm64 on another machine; SKIP and why if that cannot be done here.
 #
@@ -69,8 +69,9 @@ name=scxprof-$version-$machine-linux
 dist=$target_dir/dist
 tree=$dist/$name
 rm -rf "$tree"
-mkdir -p "$tree/man/man1" "$tree/completions" "$tree/licences"
+mkdir -p "$tree/man/man1" "$tree/completions" "$tree/licences" "$tree/systemd"
 cp "$binary" README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT "$tree/"
+cp contrib/*.service "$tree/systemd/"
 # They bear the date of the last commit, where this is a checkout, and never that of the build.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || true)} "$runs" man "$tree/man/man1"
 "$runs" completions bash >"$tree/completions/scxprof"

@@ -139,7 +139,8 @@ fn is_whole(tree: &Path) {
     let files = ["README.md", "CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT", "licences/LIST"];
     let pages = ["man/man1/scxprof.1", "man/man1/scxprof-run.1"];
     let completions = ["completions/scxprof", "completions/_scxprof", "completions/scxprof.fish"];
-    for file in files.iter().chain(&pages).chain(&completions) {
+    let units = ["systemd/scxprof.service", "systemd/scxprof-watch.service"];
+    for file in files.iter().chain(&pages).chain(&completions).chain(&units) {
         assert!(fs::metadata(tree.join(file)).unwrap().len() > 0, "{file}");
     }
     assert!(tree.join("licences/clap").read_dir().unwrap().next().is_some());
