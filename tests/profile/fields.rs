@@ -131,7 +131,8 @@ fn described_fields_are_written_and_written_ones_described() {
 
     let extract = ["extract", "-f", &path("a"), "--max-loss", "100", "--target-cpus", "8"];
     let files = ["-o", &path("cells.json"), "--report", &path("report.json"), "--evidence", &path("host.parquet")];
-    let extracted = scxprof(&[&extract[..], &files].concat());
+    let more = ["--prometheus", &path("gauges"), "--sharing-csv", &path("sharing.csv")];
+    let extracted = scxprof(&[&extract[..], &files, &more].concat());
     assert!(extracted.status.success(), "{}", said(&extracted));
     // What only other options have, and what cells share. The objects in the report have tests of their own, with other recordings.
     let of_report = &[
@@ -150,6 +151,21 @@ fn described_fields_are_written_and_written_ones_described() {
     ];
     let report = format("report.md", "The report", &["across_cells"], of_report);
     compare(&Format { tables: "| field |", ..report }, &lines_of_one(&at("report.json")));
+    // As an object, for the names only. Gauges without a value are missing.
+    let gauges = fs::read_to_string(at("gauges")).unwrap();
+    let gauges = gauges.lines().filter_map(|line| Some((line.split([' ', '{']).next()?.to_owned(), Value::Null)));
+    let gauges = Value::Object(gauges.filter(|(name, _)| name != "#").collect());
+    // One thread has no one to share with.
+    let missing = &[
+        "scxprof_locality_by_name_ratio",
+        "scxprof_locality_ratio",
+        "scxprof_sharing_avoidable_misses",
+        "scxprof_subcell_confidence_ratio",
+        "scxprof_subcell_locality_ratio",
+    ];
+    let of_gauges = Format { tables: "| gauge", ..format("report.md", "Files for other programs", &[], missing) };
+    compare(&of_gauges, &[gauges]);
+    assert!(fs::read_to_string(at("sharing.csv")).unwrap().starts_with("a,b,misses"));
     compare(
         &format("report.md", "What changed: `scxprof diff`", &[], &[]),
         &json(&["diff", &path("report.json"), &path("cells.json"), "--json"]),
