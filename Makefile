@@ -24,7 +24,7 @@ export FUZZ_SECONDS KERNELS
 
 .PHONY: build run test screenshots soak test-long test-dist test-stacks-long truth verify-hardware test-vm test-arm64 test-schedulers proof check-upstream lint fmt bench bench-against bench-big-host versus-perf fuzz miri doc install uninstall dist deb rpm deps check clean help
 .DEFAULT_GOAL := build
-# Two of them would wait for each other's cargo, and packages share a directory.
+# Two targets at once would wait for each other's cargo, and the packages share a directory.
 .NOTPARALLEL:
 
 build: check ## Build the release binary (the default)
@@ -68,7 +68,7 @@ screenshots: ## Make the pictures of the report page and of top in docs/screensh
 test-vm: deps ## Run the tests in virtual machines with a simulated memory PMU (KERNELS="bookworm trixie sid")
 	@scripts/vm.sh $(ARGS)
 
-test-arm64: deps ## Build for arm64, without BPF, and test that in an emulated machine
+test-arm64: deps ## Build for arm64, and test that in an emulated machine
 	@CARGO="$(CARGO)" scripts/arm64.sh
 
 test-schedulers: deps ## Run scx_layered with what scxprof prints in a virtual machine (SCX_LAYERED=FILE: this one; SCX_MITOSIS=FILE: scx_mitosis too)

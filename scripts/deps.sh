@@ -146,7 +146,11 @@ servers() {
 # check NAME [LIBRARY]: as need, but adds what is missing to the list.
 check() {
     local with here=(has "$1")
-    [ $# -eq 1 ] || here=(has_library "$2")
+    # Without a compiler, what can be linked is not known.
+    if [ $# -eq 2 ]; then
+        has cc || return 0
+        here=(has_library "$2")
+    fi
     "${here[@]}" && return
     with=$(manager)
     missing+=("$1${with:+ (package $(package "$1" "$with"))}")

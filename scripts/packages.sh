@@ -37,8 +37,8 @@ cp -r "$tree"/{README.md,CHANGELOG.md,LICENSE-APACHE,LICENSE-MIT,licences} "$sta
 
 for kind in "$@"; do
     case "$kind" in
-        deb) cargo deb --no-build --no-strip --quiet --output "$target_dir/dist/" >&2 ;;
-        rpm) cargo generate-rpm --target-dir "$target_dir" --output "$target_dir/dist/" ;;
+        deb) "${CARGO:-cargo}" deb --no-build --no-strip --quiet --output "$target_dir/dist/" >&2 ;;
+        rpm) "${CARGO:-cargo}" generate-rpm --target-dir "$target_dir" --output "$target_dir/dist/" ;;
     esac
     find "$target_dir/dist" -maxdepth 1 -name "*.$kind" -newer "$stage/usr/bin/scxprof"
 done

@@ -15,17 +15,21 @@
 #
 # The report goes to stdout and to OUT/report.md, all else to stderr. Exit codes:
 #   0  all that was compared agrees
-#   1  something differs, or a step failed
+#   1  something differs, or a step of scxprof failed; what perf fails at is not compared
 #   2  wrong usage, or no root
 #   3  no memory PMU works here; stderr has the reason for each source
 #
 # Runs as root through sudo where sudo asks no password, unless NO_SUDO is set.
 set -euo pipefail
+# Numbers have a point, and perf says the same everywhere.
+export LC_ALL=C
 target=${CARGO_TARGET_DIR:-$(dirname "$0")/../target}
 bin=${BIN:-$target/demo}
 out=${OUT:-$target/verify-hardware}
 perf=${PERF:-perf}
 seconds=${TIME:-20}
+# The caller's, also if the rest runs as root.
+mkdir -p "$out"
 if [ "$(id -u)" -ne 0 ] && [ -z "${NO_SUDO:-}" ] && sudo -n true 2>/dev/null; then
     exec sudo -n -- env CARGO_TARGET_DIR="$target" BIN="$bin" OUT="$out" PERF="$perf" TIME="$seconds" SOURCE="${SOURCE:-}" \
         SELF_TEST="${SELF_TEST:-}" PERIOD="${PERIOD:-}" WORKLOAD="${WORKLOAD:-}" TRUTH="${TRUTH:-}" "$0" "$@"
@@ -40,6 +44,8 @@ refuse() {
 }
 [ $# -eq 0 ] || refuse 2 "takes no arguments; the settings are environment variables (see the head of $(basename "$0"))"
 [[ $seconds =~ ^[1-9][0-9]{0,3}$ ]] || refuse 2 "TIME is a number of seconds from 1 to 9999, not \"$seconds\""
+[[ ${PERIOD:-1} =~ ^[1-9][0-9]{0,11}$ ]] || refuse 2 "PERIOD is a number of events, not \"$PERIOD\""
+[ -z "${WORKLOAD:-}" ] || [ -r "${TRUTH:-}" ] || refuse 2 "TRUTH is a file that says which threads of WORKLOAD share memory"
 case ${SOURCE:-} in '' | pebs | ibs | spe) ;; *) refuse 2 "SOURCE is pebs, ibs or spe, not \"$SOURCE\"" ;; esac
 for program in scxprof demo-workload demo-compare demo-verify; do
     if [ "$program" = demo-workload ] && [ -n "${WORKLOAD:-}" ]; then continue; fi
@@ -52,7 +58,7 @@ done
 # row NAME FIELD: this field of doctor's check.
 row() {
     tr -d '\n' <"$files/doctor.json" | sed 's/"section"/\n&/g' | grep "\"name\": *\"$1\"" |
-        sed -n "s/.*\"$2\": *\"\(\([^\"\\\\]\|\\\\.\)*\)\".*/\1/p"
+        sed -n "s/.*\"$2\": *\"\(\([^\"\\\\]\|\\\\.\)*\)\".*/\1/p" || true
 }
 
 "$scxprof" doctor --json >"$files/doctor.json" || [ $? -eq 3 ] || refuse 1 "scxprof doctor failed"
@@ -63,7 +69,10 @@ for name in ${SOURCE:-pebs ibs spe}; do
         break
     fi
 done
+as_root="it samples the whole host, so it must run as root: sudo $0"
 if [ -z "$source" ]; then
+    # A user may sample processes of their own only.
+    case $(id -u):$(row pmu state) in 0:*) ;; *:works | *:partly) refuse 2 "$as_root" ;; esac
     for name in ${SOURCE:-pebs ibs spe}; do
         why=$(row "$name" why)
         help=$(row "$name" help)
@@ -72,7 +81,7 @@ if [ -z "$source" ]; then
     help=$(row pmu help)
     refuse 3 "no memory PMU works here${help:+; what would help: $help}"
 fi
-[ "$(id -u)" -eq 0 ] || refuse 2 "it samples the whole host, so it must run as root: sudo make verify-hardware"
+[ "$(id -u)" -eq 0 ] || refuse 2 "$as_root"
 
 # step NAME COMMAND...: runs it and keeps its exit code; a run of scxprof that only lost samples (4) has a result.
 step() {
@@ -140,6 +149,8 @@ caches() {
     printf '%s' "$caches"
 }
 perf_version=$("$perf" --version 2>/dev/null | head -n 1) || perf_version=
+no_perf="perf is not installed"
+! command -v "$perf" >/dev/null || no_perf="perf --version failed"
 fact date "$(date -u +%Y-%m-%d)"
 fact scxprof "$("$scxprof" --version)"
 fact source "$source ($(row "$source" why))"
@@ -153,7 +164,7 @@ fact "CPUs online" "$(json_text cpus)"
 fact packages "$(sort -u /sys/devices/system/cpu/cpu[0-9]*/topology/physical_package_id | wc -l)"
 fact caches "$(caches)"
 fact "page size" "$(sed -n 's/^KernelPageSize: *//p' /proc/self/smaps | head -n 1)"
-fact perf "${perf_version:-not installed}"
+fact perf "${perf_version:-$no_perf}"
 fact "recordings" "a sample every $period events${ours[*]+, loads of at least $ldlat cycles}, $half s each; perf ${theirs[*]}"
 fact perf_event_paranoid "$(cat /proc/sys/kernel/perf_event_paranoid)"
 echo "$source" >"$files/source"
@@ -239,7 +250,7 @@ if [ -n "$perf_version" ]; then
     ! step perf said "$perf" "${theirs[@]}" -a -N -c "$period" --phys-data --all-cgroups -o "$files/perf.data" \
         -- "${window[@]}" >&2 || recorded_by_perf=yes
 else
-    echo "perf perf is not installed" >>"$files/why"
+    echo "perf $no_perf" >>"$files/why"
 fi
 # What follows only reads.
 kill -TERM "$child"

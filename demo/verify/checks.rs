@@ -66,7 +66,8 @@ pub fn readers(what: &str, scxprof: &Samples, perf: &Samples, exact: bool) -> Ro
     let few = |count: usize, of: &Samples| percent(count, of.accesses.len()) <= READ_PERCENT;
     let agrees = !scxprof.accesses.is_empty()
         && if exact { only_scxprof + only_perf == 0 } else { few(only_scxprof, scxprof) && few(only_perf, perf) };
-    let shown = |samples: &Samples, only: usize| format!("{} accesses, {only} in no other", samples.accesses.len());
+    let shown =
+        |samples: &Samples, only: usize| format!("{} accesses, {only} missing in the other", samples.accesses.len());
     let margin = if exact { "none".to_owned() } else { format!("{READ_PERCENT} %") };
     Row::new(what, shown(scxprof, only_scxprof), shown(perf, only_perf), margin, Verdict::of(agrees))
 }

@@ -251,8 +251,8 @@ impl Evidence {
             Some("1") if samples < FOR_GROUPS => {
                 Verdict::NotCompared(format!("{samples} samples of the workload are fewer than {FOR_GROUPS}"))
             }
-            Some("1") => Verdict::Differs,
-            _ => return Row::not_compared(what, &self.reason(&format!("{step}.groups"))),
+            Some(_) => Verdict::Differs,
+            None => return Row::not_compared(what, &self.reason(&format!("{step}.groups"))),
         };
         Row::new(what, right, "all of the truth".to_owned(), "none".to_owned(), exact)
     }
@@ -273,7 +273,10 @@ impl Evidence {
         text.push_str("\n| `scxprof run` | |\n|---|---|\n");
         let rate = samples as f64 / seconds.max(1e-9);
         let _ = writeln!(text, "| seconds | {seconds:.1} |");
-        let _ = writeln!(text, "| samples, of the workload, a second | {samples}, {sampled}, {rate:.0} |");
+        let _ = writeln!(
+            text,
+            "| samples; of these the workload's; samples per second | {samples}; {sampled}; {rate:.0} |"
+        );
         let _ = writeln!(text, "| events counted | {} |", number(run, "event_count"));
         let _ = writeln!(text, "| CPU seconds of scxprof | {cpu:.2} |");
         let losses = run.get("loss").and_then(Value::as_object).into_iter().flatten();

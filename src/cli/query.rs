@@ -13,6 +13,7 @@ Examples:
 docs/queries.md has the tables and twenty worked queries.
 Exit codes:
   0  the line was printed
+  1  it could not be printed
   2  wrong usage";
 
 /// Print the command line with which DuckDB runs a query on a trace or a profile

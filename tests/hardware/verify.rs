@@ -20,7 +20,10 @@ fn text(bytes: &[u8]) -> String {
 fn script(out: &Path, settings: &[(&str, &str)]) -> Output {
     let bin = Path::new(env!("CARGO_BIN_EXE_scxprof")).parent().unwrap();
     let mut command = Command::new(SCRIPT);
-    command.env_remove("SOURCE").env("NO_SUDO", "1").env("BIN", bin).env("OUT", out);
+    for name in ["SOURCE", "TIME", "PERIOD", "WORKLOAD", "TRUTH", "PERF", "SELF_TEST"] {
+        command.env_remove(name);
+    }
+    command.env("NO_SUDO", "1").env("BIN", bin).env("OUT", out);
     command.envs(settings.iter().copied()).output().unwrap()
 }
 
@@ -52,7 +55,9 @@ fn without_a_memory_pmu_the_reason_for_each_source_is_said() {
 #[test]
 fn wrong_settings_are_refused() {
     let out = tempfile::tempdir().unwrap();
-    for (name, value) in [("SOURCE", "timer"), ("TIME", "soon"), ("BIN", "/nonexistent")] {
+    for (name, value) in
+        [("SOURCE", "timer"), ("TIME", "soon"), ("PERIOD", "-1"), ("WORKLOAD", "true"), ("BIN", "/nonexistent")]
+    {
         let ended = script(out.path(), &[(name, value)]);
         assert_eq!(ended.status.code(), Some(2), "{name}={value}: {}", text(&ended.stderr));
     }
@@ -238,7 +243,7 @@ fn recordings_of_the_same_work_agree() {
         "| data from: Local RAM hit | 10.0 % | 10.0 % | ",
         "| modified in another cache (HITM) | 20.0 % | 20.0 % | ",
         "| left out or lost | own 100 |",
-        "| samples, of the workload, a second | 8000, 6000, 2000 |",
+        "| samples; of these the workload's; samples per second | 8000; 6000; 2000 |",
     ] {
         assert!(report.contains(row), "no {row} in {report}");
     }

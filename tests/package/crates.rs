@@ -6,12 +6,24 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use super::install::files;
+use super::path_with_cargo;
 
-/// Packs all crates of the workspace into `target/package` of a directory.
-fn package(target: &Path, more: &[&str]) -> Output {
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["package", "--workspace", "--allow-dirty", "--offline", "--target-dir"]).arg(target).args(more);
-    cargo.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap()
+/// Packs all crates of the workspace into `package` of a directory; `None`, with a note, if this cargo cannot do that.
+fn package(test: &str, target: &Path, more: &[&str]) -> Option<Output> {
+    let cargo = || {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.current_dir(env!("CARGO_MANIFEST_DIR")).env("PATH", path_with_cargo());
+        cargo
+    };
+    let version = String::from_utf8(cargo().arg("--version").output().unwrap().stdout).unwrap();
+    let mut numbers = version.split(['.', ' ']).filter_map(|word| word.parse::<u32>().ok());
+    // Before, it looked for the other crates in the registry only.
+    if (numbers.next(), numbers.next()) < (Some(1), Some(90)) {
+        println!("SKIP: {test}: {} cannot pack crates that need each other (1.90 can)", version.trim());
+        return None;
+    }
+    let arguments = ["package", "--workspace", "--allow-dirty", "--offline", "--target-dir"];
+    Some(cargo().args(arguments).arg(target).args(more).output().unwrap())
 }
 
 /// The files that a source file includes when it is compiled.
@@ -29,7 +41,8 @@ fn included(path: &Path, text: &str) -> Vec<PathBuf> {
 #[test]
 fn the_crates_have_all_that_their_code_includes() {
     let dir = tempfile::tempdir().unwrap();
-    let output = package(dir.path(), &["--no-verify"]);
+    let test = "the_crates_have_all_that_their_code_includes";
+    let Some(output) = package(test, dir.path(), &["--no-verify"]) else { return };
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{said}");
     // Files that cannot be checked out everywhere, dependencies without a version, and the like. There is no address to give yet.
@@ -74,7 +87,7 @@ fn the_crates_have_all_that_their_code_includes() {
 #[ignore = "builds all again, from the archives: make test-dist"]
 fn the_crates_build_from_their_own_archives() {
     let dir = tempfile::tempdir().unwrap();
-    let output = package(dir.path(), &[]);
+    let Some(output) = package("the_crates_build_from_their_own_archives", dir.path(), &[]) else { return };
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let built = dir.path().join("debug/scxprof");
     let output = Command::new(&built).arg("--version").output().unwrap();

@@ -13,7 +13,7 @@ const SCXPROF: &str = env!("CARGO_BIN_EXE_scxprof");
 /// What `make dist` calls. For a test its binary is neither optimized as a release nor as small.
 fn script() -> Command {
     let mut script = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/dist.sh"));
-    script.env("MAX_SIZE", "64");
+    script.env("MAX_SIZE", "64").env("PATH", super::path_with_cargo());
     script
 }
 
@@ -34,7 +34,8 @@ fn tree(archive: &Path) -> PathBuf {
 /// Builds the archive as `make dist` does, but faster; returns the packed directory. `None` if this machine has no static C
 /// library.
 fn dist(test: &str) -> Option<PathBuf> {
-    let output = script().env("QUICK", "1").output().unwrap();
+    // Not into target/dist, where the user may have a real one.
+    let output = script().env("QUICK", "1").env("CARGO_TARGET_DIR", super::target()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     if !output.status.success()
         && ["cannot find -l", "to link in (packages", "can't find crate for `std`"].iter().any(|it| said.contains(it))

@@ -16,6 +16,16 @@ fn name(ending: &str) -> String {
     format!("scxprof-{}-{}-linux{ending}", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH)
 }
 
+/// True if the program succeeds; SKIP and what it says if it does not: it needs a network, or rights.
+fn succeeds(test: &str, command: &mut Command) -> bool {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        println!("SKIP: {test}: {command:?}: {}", said.lines().last().unwrap_or_default());
+    }
+    output.status.success()
+}
+
 /// The output of a program that must succeed.
 fn output(command: &mut Command) -> Output {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
@@ -35,7 +45,12 @@ fn is_here(test: &str, program: &str) -> bool {
 /// The package of this kind, made in a target directory. With `binary`, of that program instead of the static one.
 fn package(kind: &str, target: &Path, binary: Option<&Path>) -> PathBuf {
     let mut script = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/packages.sh"));
-    script.arg(kind).env("CARGO_TARGET_DIR", target).env("MAX_SIZE", "64").env_remove("MAKEFLAGS");
+    script
+        .arg(kind)
+        .env("CARGO_TARGET_DIR", target)
+        .env("MAX_SIZE", "64")
+        .env("PATH", super::path_with_cargo())
+        .env_remove("MAKEFLAGS");
     match binary {
         Some(binary) => script.env("BINARY", binary),
         None => script.env("QUICK", "1"),
@@ -73,6 +88,8 @@ fn has_what_is_installed(root: &Path) {
         let unit = fs::read_to_string(root.join("usr/lib/systemd/system").join(unit)).unwrap();
         assert!(unit.contains("\nExecStart=/usr/bin/scxprof "), "{unit}");
     }
+    let watch = fs::read_to_string(root.join("usr/lib/systemd/system/scxprof-watch.service")).unwrap();
+    assert!(watch.contains("\n[Install]\n"), "it can be enabled: {watch}");
     let binary = fs::metadata(root.join("usr/bin/scxprof")).unwrap();
     assert_eq!(binary.permissions().mode() & 0o777, 0o755);
 }
@@ -90,7 +107,8 @@ fn packages_have_what_is_installed() {
     let binary = dir.path().join("scxprof");
     fs::write(&binary, format!("#!/bin/sh\nexec '{SCXPROF}' \"$@\"\n")).unwrap();
     fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).unwrap();
-    let tools = [("deb", ["cargo-deb", "dpkg-deb"]), ("rpm", ["cargo-generate-rpm", "rpm2cpio"])];
+    let tools: [(&str, &[&str]); 2] =
+        [("deb", &["cargo-deb", "dpkg-deb"]), ("rpm", &["cargo-generate-rpm", "rpm2cpio", "cpio"])];
     for (kind, tools) in tools {
         if tools.iter().all(|tool| is_here("packages_have_what_is_installed", tool)) {
             // Not into target/dist, where the user may have real ones.
@@ -110,7 +128,9 @@ fn packages_have_what_is_installed() {
 #[ignore = "builds all again, as a static binary, and fetches a Debian: make test-dist"]
 fn packages_run_in_roots_of_their_own() {
     let test = "packages_run_in_roots_of_their_own";
-    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/test-packages");
+    let target = super::target();
+    // Packages of other versions.
+    let _ = fs::remove_dir_all(target.join("dist"));
     let dir = tempfile::tempdir().unwrap();
     let version = |root: &Path| {
         let said = output(Command::new("chroot").arg(root).args(["/usr/bin/scxprof", "--version"]));
@@ -123,18 +143,19 @@ fn packages_run_in_roots_of_their_own() {
     if ["cargo-deb", "debootstrap", "dpkg"].iter().all(|tool| is_here(test, tool)) {
         let deb = package("deb", &target, None);
         let root = dir.path().join("debian");
-        output(Command::new("debootstrap").args(["--variant=minbase", "stable"]).arg(&root));
-        fs::copy(&deb, root.join("scxprof.deb")).unwrap();
-        let run = |arguments: &[&str]| output(Command::new("chroot").arg(&root).args(arguments));
-        run(&["dpkg", "-i", "/scxprof.deb"]);
-        version(&root);
-        has_what_is_installed(&root);
-        run(&["dpkg", "--purge", "scxprof"]);
-        assert!(
-            !root.join("usr/bin/scxprof").exists() && !root.join("usr/lib/systemd/system/scxprof.service").exists()
-        );
+        if succeeds(test, Command::new("debootstrap").args(["--variant=minbase", "stable"]).arg(&root)) {
+            fs::copy(&deb, root.join("scxprof.deb")).unwrap();
+            let run = |arguments: &[&str]| output(Command::new("chroot").arg(&root).args(arguments));
+            run(&["dpkg", "-i", "/scxprof.deb"]);
+            version(&root);
+            has_what_is_installed(&root);
+            run(&["dpkg", "--purge", "scxprof"]);
+            let gone = |file: &str| assert!(!root.join(file).exists(), "{file}");
+            gone("usr/bin/scxprof");
+            gone("usr/lib/systemd/system/scxprof.service");
+        }
     }
-    if ["cargo-generate-rpm", "rpm2cpio", "rpm"].iter().all(|tool| is_here(test, tool)) {
+    if ["cargo-generate-rpm", "rpm2cpio", "rpm", "cpio"].iter().all(|tool| is_here(test, tool)) {
         let rpm = package("rpm", &target, None);
         let requires = output(Command::new("rpm").args(["-qp", "--requires"]).arg(&rpm));
         let requires = String::from_utf8(requires.stdout).unwrap();
@@ -147,22 +168,30 @@ fn packages_run_in_roots_of_their_own() {
     if is_here(test, "podman") {
         let tree = target.join("dist").join(name(""));
         let containerfile = Path::new(env!("CARGO_MANIFEST_DIR")).join("Containerfile");
-        output(Command::new("podman").args(["build", "-q", "-t", "scxprof-test", "-f"]).args([&containerfile, &tree]));
-        let container = output(Command::new("podman").args(["create", "scxprof-test"]));
+        let mut build = Command::new("podman");
+        build.args(["build", "-q", "-t", IMAGE, "-f"]).args([&containerfile, &tree]);
+        if !succeeds(test, &mut build) {
+            return;
+        }
+        let _image = Image;
+        let container = output(Command::new("podman").args(["create", IMAGE]));
         let container = String::from_utf8(container.stdout).unwrap().trim().to_owned();
         let root = dir.path().join("image");
         fs::create_dir(&root).unwrap();
         let unpack = "podman export \"$1\" | tar -x";
         output(Command::new("sh").args(["-ec", unpack, "sh", &container]).current_dir(&root));
         version(&root);
-        let run = Command::new("podman").args(["run", "--rm", "--network=none", "scxprof-test", "--version"]).output();
-        let run = run.unwrap();
-        if run.status.success() {
-            assert!(run.stdout.starts_with(b"scxprof "), "{run:?}");
-        } else {
-            println!("SKIP: {test}: podman runs no container here: {}", String::from_utf8_lossy(&run.stderr).trim());
-        }
-        output(Command::new("podman").args(["rm", &container]));
-        output(Command::new("podman").args(["rmi", "--force", "scxprof-test"]));
+        succeeds(test, Command::new("podman").args(["run", "--rm", "--network=none", IMAGE, "--version"]));
+    }
+}
+
+const IMAGE: &str = "scxprof-test";
+
+/// The image and its containers, which end with the test.
+struct Image;
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        let _ = Command::new("podman").args(["rmi", "--force", IMAGE]).output();
     }
 }

@@ -151,8 +151,8 @@ impl Beside {
     }
 }
 
-/// Measures once, and up to three times more if that was beyond a bar, each for twice as long: the machine may be busy with something
-/// else. `measure` gets how many times as long as the first time.
+/// Measures once, and up to three times more if that was beyond a bar: the machine may be busy with something else. `measure` gets
+/// 1, 2, 4 and 8, so that it can record for longer each time.
 fn several_times(test: &str, measure: impl Fn(u32) -> Result<Vec<String>, Skip>) {
     let _alone = alone();
     let mut beyond = Vec::new();
