@@ -1,5 +1,5 @@
 # `make run` shows scxprof on a workload with known sharing; `make test` runs all tests that this machine allows.
-# Both install missing build dependencies, as `make deps` does. A plain `make` builds and installs nothing. `make help` lists all targets.
+# Both install missing build dependencies, as `make deps` does. A plain `make` builds, and says what is missing for that. `make help` lists all targets.
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -114,7 +114,8 @@ miri: ## Run the tests of code without I/O in Miri (ARGS="cluster::linkage" for 
 doc: check ## Build the API documentation
 	$(CARGO) doc --locked --no-deps
 
-install: build ## Install binary, systemd units, manual pages and completions under PREFIX (/usr/local)
+# What `make` has built, as `sudo make install` may find no cargo.
+install: $(if $(wildcard $(BINARY)),,build) ## Install binary, systemd units, manual pages and completions under PREFIX (/usr/local)
 	install -D -m 755 $(BINARY) $(BIN)/scxprof
 	install -d $(SHARE)/man/man1 $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions \
 		$(SHARE)/fish/vendor_completions.d $(UNITS)

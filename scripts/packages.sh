@@ -31,7 +31,7 @@ tree=${archive%%.tar.gz:*}
 # Cargo.toml names the files by this directory.
 stage=$target_dir/release/package
 rm -rf "$stage"
-make --silent --old-file=build install DESTDIR="$stage" PREFIX=/usr BINARY="$tree/scxprof"
+make --silent install DESTDIR="$stage" PREFIX=/usr BINARY="$tree/scxprof"
 install -d "$stage/usr/share/doc/scxprof"
 cp -r "$tree"/{README.md,CHANGELOG.md,LICENSE-APACHE,LICENSE-MIT,licences} "$stage/usr/share/doc/scxprof/"
 

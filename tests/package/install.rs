@@ -132,7 +132,7 @@ fn all_is_installed_where_it_is_looked_for() {
     let root = dir.path().join("root");
     let make = |target: &str| {
         let mut make = Command::new("make");
-        make.args(["--old-file=build", "--silent", target, "PREFIX=/usr"]).current_dir(env!("CARGO_MANIFEST_DIR"));
+        make.args(["--silent", target, "PREFIX=/usr"]).current_dir(env!("CARGO_MANIFEST_DIR"));
         make.arg(format!("DESTDIR={}", root.display()))
             .arg(format!("CARGO_TARGET_DIR={}/target", dir.path().display()));
         make.env("SOURCE_DATE_EPOCH", DATE).env_remove("MAKEFLAGS").output()
