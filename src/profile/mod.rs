@@ -7,6 +7,7 @@
 //! | `perf.data` | the records of the rings, byte for byte, in perf's own format |
 //! | `recovered.jsonl` | the accesses of each sample, if the source recovers them (timer) |
 //! | `hints.jsonl` | task hints, if they were followed |
+//! | `cgroups.jsonl` | the cgroups of threads, if samples have none |
 //! | `meta.json` | how to read the profile, what was lost, the host |
 //!
 //! [`Profile::open`] opens it, and other files that contain samples: a bare perf.data, the text that `perf script` printed of
@@ -51,6 +52,7 @@ pub(crate) mod script_writer;
 mod snapshot;
 mod strip;
 pub(crate) mod tasks;
+pub(crate) mod thread_cgroups;
 mod topology;
 mod tracing;
 

@@ -5,6 +5,7 @@ use std::fs::File;
 use super::order::{Order, Released, Timed};
 use super::piece::Piece;
 use crate::profile::hints::{HintRecord, Hints};
+use crate::profile::thread_cgroups::ThreadCgroups;
 use crate::sample::batch::{Batch, PendingSample};
 use crate::sample::{Sample, SideBand, TimedSideBand};
 use scxprof_trace::Event;
@@ -14,7 +15,7 @@ const PIECE: usize = 1 << 10;
 const LEAST_PIECE: usize = 16;
 /// All pieces together have about a sixth of the samples that may be held back to be sorted.
 const PART: usize = 64;
-/// Recorded hints that are read before they are sorted.
+/// Side-band of a file beside the records that is read before it is sorted.
 const TAKEN: usize = 1 << 10;
 
 /// What an origin gives: the record of a sample, or a line that also has the names.
@@ -92,12 +93,21 @@ impl<'a, S: Unnamed> Inlet<'a, S> {
 
     /// Takes the recorded hints up to `until`, which must precede the samples of their time.
     pub(super) fn take_hints(&mut self, recorded: &mut Hints<File>, until: u64) {
+        self.take_beside(std::iter::from_fn(|| recorded.next_until(until)).map(|record| {
+            let HintRecord { tid, pid, hint, time, .. } = record;
+            TimedSideBand { time, what: SideBand::Hint { time, pid, tid, hint } }
+        }));
+    }
+
+    /// Takes the recorded cgroups of threads up to `until`, which must precede the samples of their time.
+    pub(super) fn take_cgroups(&mut self, recorded: &mut ThreadCgroups<File>, until: u64) {
+        self.take_beside(std::iter::from_fn(|| recorded.next_until(until)).flatten());
+    }
+
+    /// Takes side-band from a file beside the records.
+    fn take_beside(&mut self, mut recorded: impl Iterator<Item = TimedSideBand>) {
         loop {
-            let next = std::iter::from_fn(|| recorded.next_until(until)).map(|record| {
-                let HintRecord { tid, pid, hint, time, .. } = record;
-                TimedSideBand { time, what: SideBand::Hint { time, pid, tid, hint } }
-            });
-            let side_band: Vec<_> = next.take(TAKEN).collect();
+            let side_band: Vec<_> = recorded.by_ref().take(TAKEN).collect();
             if side_band.is_empty() {
                 return;
             }

@@ -219,7 +219,7 @@ fn fifo(path: &Path) {
 #[test]
 fn a_pipe_or_a_link_in_a_profile_is_not_opened() {
     let data = made::file(ORDER, &made::records(ORDER));
-    for name in ["meta.json", "recovered.jsonl", "hints.jsonl"] {
+    for name in ["meta.json", "recovered.jsonl", "hints.jsonl", "cgroups.jsonl"] {
         for is_link in [false, true] {
             let (dir, _) = made::write(&data);
             let path = dir.path().join(name);

@@ -2,7 +2,7 @@
 
 use perf_event_open_sys::bindings as sys;
 
-use super::super::script;
+use super::super::{script, thread_cgroups};
 use super::{Profile, Records};
 use scxprof_perf::budget::RATIO;
 use scxprof_perf::format::record_name;
@@ -136,6 +136,10 @@ impl Profile {
         let unreadable = self.hints.as_ref().map_or(0, |hints| hints.unreadable);
         if unreadable > 0 {
             lines.push(format!("{unreadable} lines of hints.jsonl make no sense"));
+        }
+        let unreadable = self.thread_cgroups.as_ref().map_or(0, |cgroups| cgroups.unreadable);
+        if unreadable > 0 {
+            lines.push(format!("{unreadable} lines of {} make no sense", thread_cgroups::NAME));
         }
         lines
     }

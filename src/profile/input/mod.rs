@@ -12,6 +12,7 @@ use super::file_type::{kind_of, FileType};
 use super::hints::Hints;
 use super::meta::Host;
 use super::recovered::Recovered;
+use super::thread_cgroups::{self, ThreadCgroups};
 use super::{features, jsonl, sched_text, script, tasks, Meta};
 use crate::host::clock::monotonic_ns;
 use crate::host::facts::Tasks;
@@ -91,6 +92,8 @@ pub struct Profile {
     /// Task hints.
     #[doc(hidden)]
     pub hints: Option<Hints<File>>,
+    /// The cgroups of threads, if samples have none.
+    pub(crate) thread_cgroups: Option<ThreadCgroups<File>>,
     /// The records that could not be parsed, up to the bound.
     unparseable: Vec<String>,
     /// The source of the addresses, as in JSON lines.
@@ -188,7 +191,7 @@ impl Profile {
             Err(error @ ProfileError::Foreign { .. }) => return Err(error),
             kind => kind.unwrap_or(FileType::PerfData),
         };
-        let (mut recovered, mut hints) = (None, None);
+        let (mut recovered, mut hints, mut thread_cgroups) = (None, None, None);
         if kind == FileType::Lines {
             // The lines contain what would be beside them.
             wrong.extend(meta.iter().flat_map(|meta| meta.damage.clone()));
@@ -201,6 +204,7 @@ impl Profile {
         } else {
             recovered = beside(RECOVERED)?.map(Recovered::new);
             hints = beside("hints.jsonl")?.map(Hints::new);
+            thread_cgroups = beside(thread_cgroups::NAME)?.map(ThreadCgroups::new);
             match (&meta, &recovered) {
                 (Some(meta), None) if meta.address_from.recovers() => {
                     wrong.push(format!("{RECOVERED} is missing, which has the addresses"));
@@ -230,6 +234,7 @@ impl Profile {
             meta,
             recovered,
             hints,
+            thread_cgroups,
             unparseable,
             source,
             times: None,

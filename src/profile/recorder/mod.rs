@@ -23,6 +23,7 @@ use super::meta::{self, Meta, MetaEvent};
 use super::recovered::{Names, RecoveredWriter};
 use super::snapshot::Snapshot;
 use super::strip;
+use super::thread_cgroups;
 use super::tracing;
 use crate::host::clock::monotonic_ns;
 use crate::host::{Error, Roots};
@@ -30,7 +31,7 @@ use crate::outcome::Outcome;
 use crate::resolve::{symbols, Cgroups};
 use crate::sample::{sentences, TimedSideBand};
 use crate::sample::{Sample, Source};
-use crate::sampler::attr::layout;
+use crate::sampler::attr::{layout, Feature};
 use crate::sampler::intake::Intake;
 use crate::sampler::tee::Tee;
 use crate::sampler::{AddressFrom, Identity, OpenEvents, Sampler};
@@ -77,6 +78,8 @@ struct Opened {
     workers: usize,
     /// The memory in samples is kept.
     keep_memory: bool,
+    /// Samples contain their cgroup.
+    has_cgroups: bool,
 }
 
 impl Recorder {
@@ -97,7 +100,8 @@ impl Recorder {
             sampler.events().map_err(|error| ProfileError::Meta { path: dir.to_owned(), reason: error.to_string() })?;
         let (&identity, address_from) = sampler.address_from();
         let (address_from, workers) = (address_from.clone(), sampler.workers());
-        let opened = Opened { events, identity, address_from, watched, workers, keep_memory };
+        let has_cgroups = sampler.features().has(Feature::Cgroup);
+        let opened = Opened { events, identity, address_from, watched, workers, keep_memory, has_cgroups };
         Self::of(opened, source, roots, follows_hints, dir)
     }
 
@@ -108,16 +112,17 @@ impl Recorder {
         follows_hints: bool,
         dir: &Path,
     ) -> Result<Self, ProfileError> {
-        let Opened { events, identity, address_from, watched, workers, keep_memory } = opened;
+        let Opened { events, identity, address_from, watched, workers, keep_memory, has_cgroups } = opened;
         let path = dir.join("perf.data");
         let failed = |source| ProfileError::io("write", &path, source);
         let described = events.iter().map(OpenEvents::desc).collect();
         let writer =
             PerfDataWriter::new(BufWriter::with_capacity(1 << 18, create(&path)?), described).map_err(failed)?;
         let hints = follows_hints.then(|| create(&dir.join("hints.jsonl")).map(BufWriter::new)).transpose()?;
-        let recovered = dir.join("recovered.jsonl");
-        // The previous source may have created it.
-        let _ = std::fs::remove_file(&recovered);
+        let (recovered, cgroups) = (dir.join("recovered.jsonl"), dir.join(thread_cgroups::NAME));
+        // The previous source may have created them.
+        let _ = (std::fs::remove_file(&recovered), std::fs::remove_file(&cgroups));
+        let thread_cgroups = (!has_cgroups).then(|| create(&cgroups).map(BufWriter::new)).transpose()?;
         let recovered = (source == Source::Timer || address_from.is_of_kernel())
             .then(|| create(&recovered).map(|file| RecoveredWriter::new(BufWriter::new(file))))
             .transpose()?;
@@ -139,6 +144,7 @@ impl Recorder {
                 files: CodeFiles::default(),
                 left_out: 0,
                 hints,
+                thread_cgroups,
                 recovered,
                 failed: None,
             }),
@@ -162,6 +168,14 @@ impl Recorder {
         let mut state = self.lock();
         let Some(hints) = &mut state.hints else { return };
         let result = super::hints::write(hints, record);
+        state.check(result);
+    }
+
+    /// Writes to cgroups.jsonl that a thread is in a cgroup from `time` on.
+    pub(crate) fn cgroup(&self, time: u64, thread: (u32, u32), cgroup: (u64, &[u8])) {
+        let mut state = self.lock();
+        let Some(cgroups) = &mut state.thread_cgroups else { return };
+        let result = thread_cgroups::write(cgroups, time, thread, cgroup);
         state.check(result);
     }
 
@@ -353,15 +367,19 @@ impl Recorder {
     pub fn finish(&self, outcome: &Outcome) -> Result<(), ProfileError> {
         let meta = self.meta(Some(outcome));
         let records = self.finish_records().map_err(|error| ("perf.data", error));
-        let (hints, recovered) = {
+        let (hints, cgroups, recovered) = {
             let mut state = self.lock();
-            (state.hints.take(), state.recovered.take())
+            (state.hints.take(), state.thread_cgroups.take(), state.recovered.take())
         };
-        let hints = hints.map_or(Ok(()), |mut hints| hints.flush().and_then(|()| hints.get_ref().sync_all()));
+        let finish = |file: Option<BufWriter<File>>| {
+            file.map_or(Ok(()), |mut file| file.flush().and_then(|()| file.get_ref().sync_all()))
+        };
+        let (hints, cgroups) = (finish(hints), finish(cgroups));
         let recovered = recovered.map_or(Ok(()), RecoveredWriter::finish);
         let meta = meta.write(&self.dir);
         records
             .and(hints.map_err(|error| ("hints.jsonl", error)))
+            .and(cgroups.map_err(|error| (thread_cgroups::NAME, error)))
             .and(recovered.map_err(|error| ("recovered.jsonl", error)))
             .map_err(|(name, error)| ProfileError::io("write", &self.dir.join(name), error))
             .and(meta)

@@ -42,6 +42,8 @@ pub(super) struct OpenFiles {
     pub(super) left_out: u64,
     /// hints.jsonl, if hints are followed.
     pub(super) hints: Option<BufWriter<File>>,
+    /// cgroups.jsonl, if samples have no cgroup.
+    pub(super) thread_cgroups: Option<BufWriter<File>>,
     /// recovered.jsonl, if addresses are recovered.
     pub(super) recovered: Option<RecoveredWriter<BufWriter<File>>>,
     pub(super) failed: Option<io::Error>,

@@ -20,8 +20,7 @@ use scxprof_perf::record::{decode, Header, MappedFile, Record, SampleId, SampleR
 const OWN: u64 = 11;
 
 /// Minor faults and the side-band on two CPUs, as they are recorded.
-fn events() -> Vec<OpenEvents> {
-    let features = Features::all();
+fn events(features: Features) -> Vec<OpenEvents> {
     let faults = sampling(&EventSpec::minor_faults(), features, Scope::default(), 0);
     let side_band = side_band(features, Scope::default(), 0, false);
     [("minor-faults", faults, [OWN, 12]), ("dummy", side_band, [21, 22])]
@@ -30,14 +29,19 @@ fn events() -> Vec<OpenEvents> {
 }
 
 fn recorder(dir: &Path) -> Recorder {
+    recorder_with(Features::all(), dir)
+}
+
+fn recorder_with(features: Features, dir: &Path) -> Recorder {
     let identity = Identity { own_pid: 1, child_pid_namespace: false, without_profilers: false };
     let opened = Opened {
-        events: events(),
+        events: events(features),
         identity,
         address_from: AddressFrom::Fault,
         watched: None,
         workers: 1,
         keep_memory: false,
+        has_cgroups: features.has(Feature::Cgroup),
     };
     Recorder::of(opened, Source::Faults, &Roots::default(), false, dir).unwrap()
 }
@@ -358,4 +362,53 @@ fn what_is_remembered_is_bounded_and_said() {
     // Written cgroups are read again.
     recorder.finish(&Outcome::default()).unwrap();
     assert_eq!(Meta::read(dir.path()).unwrap().unwrap().cgroups.len(), late.len());
+}
+
+/// Keeps the thread and the cgroup's path of each sample.
+#[derive(Default)]
+struct Paths(Vec<(u32, Option<Vec<u8>>)>);
+
+impl Sink for Paths {
+    fn sample(&mut self, sample: &Sample, cgroups: &mut Cgroups) {
+        self.0.push((sample.raw.tid, cgroups.path(sample.raw.cgroup).map(|path| path.to_vec())));
+    }
+}
+
+#[test]
+fn threads_have_their_cgroups_where_samples_have_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = recorder_with(Features::all().less(Feature::Cgroup), dir.path());
+    let comm = |tid| Record::Comm { pid: 7, tid, exec: false, comm: b"web" };
+    let of = |tid, time| {
+        Record::Sample(SampleRecord { identifier: OWN, pid: 7, tid, time, addr: 0x1000, ..SampleRecord::default() })
+    };
+    let fork = Record::Fork { pid: 7, ppid: 7, tid: 9, ptid: 8, time: 26 };
+    let ring = [
+        bytes(&recorder, &comm(7), 5),
+        bytes(&recorder, &comm(8), 6),
+        bytes(&recorder, &of(7, 10), 10),
+        bytes(&recorder, &of(8, 20), 20),
+        bytes(&recorder, &fork, 26),
+        bytes(&recorder, &of(9, 30), 30),
+        bytes(&recorder, &of(7, 40), 40),
+        bytes(&recorder, &of(8, 50), 50),
+    ];
+    recorder.cgroup(20, (7, 8), (70, b"/web"));
+    recorder.cgroup(40, (7, 7), (71, b"/a\xff"));
+    recorder.cgroup(50, (7, 8), (71, b"/a\xff"));
+    recorder.records(&ring.concat(), 50, false);
+    recorder.finish(&Outcome::default()).unwrap();
+    let mut profile = Profile::open(dir.path()).unwrap();
+    let mut found = Paths::default();
+    replay(&mut profile, &mut found);
+    let [web, other] = [b"/web".to_vec(), b"/a\xff".to_vec()].map(Some);
+    let expected = [(7, None), (8, web.clone()), (9, web), (7, other.clone()), (8, other)];
+    assert_eq!((found.0, profile.damage()), (expected.to_vec(), Vec::new()));
+}
+
+#[test]
+fn samples_with_cgroups_need_no_file_of_them() {
+    let dir = tempfile::tempdir().unwrap();
+    recorder(dir.path()).cgroup(20, (7, 8), (70, b"/web"));
+    assert!(!dir.path().join(thread_cgroups::NAME).exists());
 }

@@ -1,9 +1,9 @@
-//! The cgroups of threads where the kernel puts none into samples (before 5.7, and with `--batched`): from procfs.
+//! The cgroups of threads where samples have none (kernels before 5.7, `--batched`, SPE): from procfs, or from a recording.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::resolve::Cgroups;
-use crate::sample::{SideBand, ThreadIndex};
+use crate::sample::ThreadIndex;
 use scxprof_base::tables::Tables;
 
 /// A cgroup is read again after this many ns, because threads move.
@@ -16,7 +16,8 @@ const MAX_TOLD: usize = 1 << 16;
 /// The cgroup of each thread, and when it was read.
 #[derive(Debug)]
 pub(super) struct CgroupsOfThreads {
-    cgroups: Cgroups,
+    /// `None` for a recording, in which a record gives each cgroup.
+    cgroups: Option<Cgroups>,
     known: Known,
     told: FxHashSet<u64>,
 }
@@ -48,7 +49,7 @@ impl Known {
 }
 
 impl CgroupsOfThreads {
-    pub(super) fn new(cgroups: Cgroups) -> Self {
+    pub(super) fn new(cgroups: Option<Cgroups>) -> Self {
         Self { cgroups, known: Known::default(), told: FxHashSet::default() }
     }
 
@@ -59,38 +60,41 @@ impl CgroupsOfThreads {
     }
 
     /// The cgroup within the last second before `now`, or when the thread was last alive; 0 if it is unknown. `tell` gets the path
-    /// of one that no thread before was in.
+    /// whenever it is another one than before, and whether no thread before was in it.
     pub(super) fn of(
         &mut self,
         thread: ThreadIndex,
         (pid, tid): (u32, u32),
         now: u64,
-        tell: &mut dyn FnMut(SideBand),
+        tell: &mut dyn FnMut(u64, &[u8], bool),
     ) -> u64 {
         let Self { cgroups, told, known } = self;
-        let mut read = || {
+        let before = known.get(thread).copied();
+        if let Some((cgroup, _)) = before.filter(|(_, at)| now.saturating_sub(*at) < AGE) {
+            return cgroup;
+        }
+        let before = before.map_or(0, |(cgroup, _)| cgroup);
+        let cgroup = cgroups.as_mut().and_then(|cgroups| {
             let id = cgroups.of_thread(pid, tid)?;
-            if !told.contains(&id) {
+            if id != before || !told.contains(&id) {
+                if let Some(path) = cgroups.path(id) {
+                    tell(id, &path, !told.contains(&id));
+                }
                 if told.len() >= MAX_TOLD {
                     told.clear();
                 }
                 told.insert(id);
-                if let Some(path) = cgroups.path(id) {
-                    tell(SideBand::Cgroup { id, path: path.as_ref().into() });
-                }
             }
             Some(id)
-        };
-        let Some((cgroup, at)) = known.get(thread) else {
-            let cgroup = read().unwrap_or(0);
-            known.insert(thread, (cgroup, now));
-            return cgroup;
-        };
-        if now.saturating_sub(*at) >= AGE {
-            *cgroup = read().unwrap_or(*cgroup);
-            *at = now;
-        }
-        *cgroup
+        });
+        let cgroup = cgroup.unwrap_or(before);
+        known.insert(thread, (cgroup, now));
+        cgroup
+    }
+
+    /// A thread is in this cgroup.
+    pub(super) fn set(&mut self, thread: ThreadIndex, cgroup: u64) {
+        self.known.insert(thread, (cgroup, 0));
     }
 
     /// A new thread is in the cgroup of the one that created it.
@@ -121,12 +125,12 @@ mod tests {
         fs::write(proc.join("self/mountinfo"), "").unwrap();
         let id = std::os::unix::fs::MetadataExt::ino(&fs::metadata(&cgroup).unwrap());
         let roots = Roots { proc, cgroup: Some(cgroup), ..Roots::default() };
-        (dir, CgroupsOfThreads::new(Cgroups::new(&roots).unwrap()), id)
+        (dir, CgroupsOfThreads::new(Some(Cgroups::new(&roots).unwrap())), id)
     }
 
     /// The thread `index` is that of process 7 until it has ended.
     fn of(cgroups: &mut CgroupsOfThreads, index: u32, is_alive: bool) -> u64 {
-        cgroups.of(index, (7, if is_alive { 7 } else { 8 }), 0, &mut |_| {})
+        cgroups.of(index, (7, if is_alive { 7 } else { 8 }), 0, &mut |_, _, _| {})
     }
 
     #[test]
@@ -148,7 +152,7 @@ mod tests {
     fn a_cgroup_is_read_again_after_a_second() {
         let (dir, mut cgroups, id) = host();
         let mut told = 0;
-        let mut at = |now| cgroups.of(3, (7, 7), now, &mut |_| told += 1);
+        let mut at = |now| cgroups.of(3, (7, 7), now, &mut |_, _, _| told += 1);
         assert_eq!(at(0), id);
         fs::create_dir(dir.path().join("cg/a")).unwrap();
         fs::write(dir.path().join("proc/7/task/7/cgroup"), "0::/a\n").unwrap();

@@ -35,7 +35,7 @@ pub(in crate::session) struct Namer {
     pub(super) threads: Threads,
     pub(super) maps: Maps,
     pub(super) accesses: Accesses,
-    /// If the kernel puts no cgroup into samples.
+    /// If samples have no cgroup.
     pub(super) cgroups_of_threads: Option<CgroupsOfThreads>,
     /// Paths of cgroups that were read for the next sample.
     pub(super) cgroups_read: Vec<SideBand>,
@@ -102,20 +102,25 @@ impl Namer {
         Self {
             threads: Threads::new(roots),
             maps: Maps::new(roots, memory),
-            cgroups_of_threads: cgroups.map(CgroupsOfThreads::new),
+            cgroups_of_threads: cgroups.map(|cgroups| CgroupsOfThreads::new(Some(cgroups))),
             ..Self::recorded(memory, child, accesses)
         }
     }
 
     /// For records of this host that are recorded: all names come from them, as at a replay, and what was there before is recorded
-    /// too.
+    /// too. `cgroups` as in [`Namer::of_host`]; what it finds is recorded.
     pub(in crate::session) fn of_recorder(
         memory: usize,
         child: bool,
         accesses: Accesses,
+        cgroups: Option<Cgroups>,
         recorder: Arc<Recorder>,
     ) -> Self {
-        Self { recorder: Some(recorder), ..Self::recorded(memory, child, accesses) }
+        Self {
+            recorder: Some(recorder),
+            cgroups_of_threads: cgroups.map(|cgroups| CgroupsOfThreads::new(Some(cgroups))),
+            ..Self::recorded(memory, child, accesses)
+        }
     }
 
     /// For lines that have names; with `are_numbered` also the numbers of their samples.
@@ -128,6 +133,12 @@ impl Namer {
         let mut hints = Hints::default();
         hints.counts.missing = missing;
         self.hints = Some(hints);
+        self
+    }
+
+    /// Takes the cgroups of threads from a recording whose samples have none.
+    pub(in crate::session) fn with_recorded_cgroups(mut self) -> Self {
+        self.cgroups_of_threads = Some(CgroupsOfThreads::new(None));
         self
     }
 
@@ -178,7 +189,7 @@ impl Namer {
             Ok(seen) => {
                 self.threads.seed(&seen);
                 for task in &seen {
-                    self.cgroup_from_procfs(task.pid, task.tid, 0);
+                    self.cgroup_of(task.pid, task.tid, 0);
                 }
             }
             Err(error) => self.failures.push(error.to_string()),

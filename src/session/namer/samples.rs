@@ -106,17 +106,24 @@ impl Namer {
         if let Some(hints) = &mut self.hints {
             sample.hint = hints.of_sample(sample.raw.pid, sample.raw.tid);
         }
-        if self.cgroups_of_threads.is_some() {
-            sample.raw.cgroup = self.cgroup_from_procfs(sample.raw.pid, sample.raw.tid, sample.raw.time);
+        if self.cgroups_of_threads.is_some() && sample.raw.cgroup == 0 {
+            sample.raw.cgroup = self.cgroup_of(sample.raw.pid, sample.raw.tid, sample.raw.time);
         }
         true
     }
 
-    /// The cgroup in procfs; 0 if it is unknown, or if samples have theirs.
-    pub(super) fn cgroup_from_procfs(&mut self, pid: u32, tid: u32, now: u64) -> u64 {
-        let Self { cgroups_of_threads, cgroups_read, threads, .. } = self;
+    /// The cgroup of a thread, which the recorder gets too; 0 if it is unknown, or if samples have theirs.
+    pub(super) fn cgroup_of(&mut self, pid: u32, tid: u32, now: u64) -> u64 {
+        let Self { cgroups_of_threads, cgroups_read, threads, recorder, .. } = self;
         let (Some(cgroups), Some(thread)) = (cgroups_of_threads, threads.get(pid, tid)) else { return 0 };
-        cgroups.of(thread.index, (pid, tid), now, &mut |what| cgroups_read.push(what))
+        cgroups.of(thread.index, (pid, tid), now, &mut |id, path, is_new| {
+            if is_new {
+                cgroups_read.push(SideBand::Cgroup { id, path: path.into() });
+            }
+            if let Some(recorder) = recorder {
+                recorder.cgroup(now, (pid, tid), (id, path));
+            }
+        })
     }
 
     /// Completes a sample: true if it is ready. Otherwise it is not one of ours, or its accesses are in `spare`.

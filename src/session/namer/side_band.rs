@@ -58,6 +58,11 @@ impl Namer {
             SideBand::Ipc { pid, namespace } => self.maps.ipc_namespace(pid, namespace),
             // Paths are looked up where samples are passed on.
             SideBand::Cgroup { .. } => {}
+            SideBand::ThreadCgroup { pid, tid, id } => {
+                if let (Some(cgroups), Some(thread)) = (&mut self.cgroups_of_threads, self.threads.get(pid, tid)) {
+                    cgroups.set(thread.index, id);
+                }
+            }
             SideBand::Hint { time, pid, tid, hint } => {
                 if let Some(hints) = &mut self.hints {
                     hints.event(time, pid, tid, hint);

@@ -212,7 +212,7 @@ impl Capture {
         order.joins_hints = sampling.sched.is_some() || sampling.source == Source::Wakeups;
         let child = sampling.child_pid_namespace;
         let mut namer = match recorder.clone() {
-            Some(recorder) => Namer::of_recorder(memory / 8, child, accesses, recorder),
+            Some(recorder) => Namer::of_recorder(memory / 8, child, accesses, cgroups_of_threads, recorder),
             None => Namer::of_host(roots, memory / 8, child, accesses, cgroups_of_threads),
         };
         namer = namer.with_pool(running.pool().clone());

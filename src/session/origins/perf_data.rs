@@ -97,6 +97,9 @@ pub(super) fn run(
     if profile.hints.is_some() {
         namer = namer.with_hints(None);
     }
+    if profile.thread_cgroups.is_some() {
+        namer = namer.with_recorded_cgroups();
+    }
     let mut chain = 0;
     if let (AddressFrom::Callchain, Records::PerfData(perf_data)) = (&address_from, &mut profile.records) {
         // The samples of the timer also have registers.
@@ -196,7 +199,7 @@ impl PerfDataOrigin<'_> {
                     }
                 }
                 Some(Item::Round) => {
-                    self.take_hints(self.intake.newest(), inlet);
+                    self.take_beside(self.intake.newest(), inlet);
                     self.mark = self.mark.max(self.newest);
                     if let (Some(spe), Records::PerfData(perf_data)) = (&mut self.spe, &mut self.profile.records) {
                         spe.take_until(self.mark, perf_data, &mut self.intake, inlet)?;
@@ -207,8 +210,7 @@ impl PerfDataOrigin<'_> {
                     inlet.release_due();
                 }
                 None => {
-                    // Hints precede the samples of their time.
-                    self.take_hints(u64::MAX, inlet);
+                    self.take_beside(u64::MAX, inlet);
                     if let (Some(spe), Records::PerfData(perf_data)) = (&mut self.spe, &mut self.profile.records) {
                         spe.take_until(u64::MAX, perf_data, &mut self.intake, inlet)?;
                     }
@@ -219,10 +221,13 @@ impl PerfDataOrigin<'_> {
         Ok(Filled::More)
     }
 
-    /// Takes the hints up to `until`; they must precede the samples of their time.
-    fn take_hints(&mut self, until: u64, inlet: &mut Inlet<'_, PendingSample>) {
+    /// Takes hints and cgroups up to `until`; they must precede the samples of their time.
+    fn take_beside(&mut self, until: u64, inlet: &mut Inlet<'_, PendingSample>) {
         if let Some(hints) = &mut self.profile.hints {
             inlet.take_hints(hints, until);
+        }
+        if let Some(cgroups) = &mut self.profile.thread_cgroups {
+            inlet.take_cgroups(cgroups, until);
         }
     }
 }
@@ -235,7 +240,7 @@ impl Origin for PerfDataOrigin<'_> {
             self.profile.note_failed(Some(error));
             Filled::End
         });
-        self.take_hints(if filled == Filled::End { u64::MAX } else { self.intake.newest() }, inlet);
+        self.take_beside(if filled == Filled::End { u64::MAX } else { self.intake.newest() }, inlet);
         inlet.take(self.intake.batch());
         filled
     }

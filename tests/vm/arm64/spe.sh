@@ -66,6 +66,10 @@ for contexts in 0 1; do
         fail "the configuration of a recording"
     }
     said 0 scxprof process -f "recorded-$contexts.tar.gz" -o "lines-$contexts"
+    # Samples of SPE have no cgroup; the recording has those of threads.
+    all=$(grep -c '"comm":"grp' "lines-$contexts/perf.jsonl")
+    known=$(grep '"comm":"grp' "lines-$contexts/perf.jsonl" | grep -c '"cgroup":"[^"]*workload.slice/cells"')
+    [ "$all" -gt 100 ] && [ "$known" -eq "$all" ] || fail "$known of $all samples have their cgroup"
     # The processes of the workload by pid.
     pid=$(pidof workload | tr ' ' '\n' | sort -n | head -n 1)
     said 0 scxprof run --source spe -p "$pid" -t 3 -v -o own.json

@@ -21,6 +21,8 @@ pub enum SideBand {
     Ipc { pid: u32, namespace: u32 },
     /// The cgroup of that id has this path, from the root of its hierarchy.
     Cgroup { id: u64, path: Box<[u8]> },
+    /// A thread is in the cgroup of that id.
+    ThreadCgroup { pid: u32, tid: u32, id: u64 },
     /// A task's hint was written or deleted.
     Hint { time: u64, pid: u32, tid: u32, hint: Option<u64> },
     /// This number of records of this CPU was lost: names may be stale from here on.
