@@ -65,8 +65,9 @@ screenshots: ## Make the pictures of the report page and of top in docs/screensh
 	$(CARGO) build --locked --profile demo --features demo --bins
 	@scripts/screenshots.sh
 
-test-vm: deps ## Run the tests in virtual machines with a simulated memory PMU (KERNELS="bookworm trixie sid")
+test-vm: deps ## Run the tests in virtual machines with a simulated memory PMU (KERNELS="bookworm trixie sid"), and test-arm64
 	@scripts/vm.sh $(ARGS)
+	@$(if $(ARGS),,CARGO="$(CARGO)" scripts/arm64.sh)
 
 test-arm64: deps ## Build for arm64, and test that in an emulated machine
 	@CARGO="$(CARGO)" scripts/arm64.sh

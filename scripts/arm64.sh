@@ -40,6 +40,43 @@ fetch() {
     rm -rf "$cache/debs" "$cache/apt" "$cache/root"
 }
 
+# The suite's perf with its libraries, as an initramfs: spe.sh compares with what it shows.
+fetch_perf() {
+    local list package library root=$cache/perf
+    apt_options -o APT::Architecture=arm64 -o APT::Architectures=arm64
+    timeout 120 apt-get "${options[@]}" update -qq >"$cache/apt/log" 2>&1 || cannot "apt cannot read $suite: $(tail -n 1 "$cache/apt/log")"
+    list=$(apt-get "${options[@]}" -s --no-install-recommends install linux-perf 2>/dev/null | awk '/^Inst/ { print $2 }' | grep -vE '^(dpkg|debconf)$') || true
+    [ -n "$list" ] || cannot "apt finds no arm64 perf in $suite"
+    # shellcheck disable=SC2086 # One word a package.
+    (cd "$cache/debs" && timeout 300 apt-get "${options[@]}" download -qq $list) >"$cache/apt/log" 2>&1 ||
+        cannot "apt cannot fetch the arm64 perf of $suite: $(tail -n 1 "$cache/apt/log")"
+    rm -rf "$root"
+    mkdir -p "$root"/{all,perf/suite/lib,perf/bin}
+    for package in "$cache"/debs/*.deb; do
+        dpkg-deb --fsys-tarfile "$package" | tar -x --keep-directory-symlink -C "$root/all"
+    done
+    cp -L "$root/all/usr/bin/perf" "$root/perf/suite/perf"
+    find "$root/all" -name ld-linux-aarch64.so.1 -exec cp -L {} "$root/perf/suite/ld.so" \;
+    needed "$root/perf/suite/perf"
+    aarch64-linux-gnu-strip -s "$root"/perf/suite/{perf,lib/*}
+    # shellcheck disable=SC2016 # The guest expands it.
+    printf '#!/bin/sh\nexec /suite/ld.so --library-path /suite/lib /suite/perf "$@"\n' >"$root/perf/bin/perf"
+    chmod +x "$root/perf/bin/perf"
+    (cd "$root/perf" && find . | cpio -o -H newc --quiet -R 0:0) >"$cache/perf.cpio"
+    rm -rf "$cache/debs" "$cache/apt" "$root"
+}
+
+# needed FILE: copies the libraries that it needs, and those that they need.
+needed() {
+    local library
+    aarch64-linux-gnu-readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | while read -r library; do
+        if [ ! -e "$root/perf/suite/lib/$library" ]; then
+            find "$root/all" -name "$library" -exec cp -L {} "$root/perf/suite/lib/" \;
+            needed "$root/perf/suite/lib/$library"
+        fi
+    done
+}
+
 if [ ! -s "$cache/vmlinuz" ] || [ ! -s "$cache/busybox" ]; then
     fetch
 fi
@@ -61,6 +98,9 @@ if tests/vm/arm64/module.sh "$suite" "$cache" >"$work/no-simspe"; then
 else
     [ $? -eq 77 ] || exit 1
     cp "$work/no-simspe" "$work/root/lib/"
+fi
+if [ ! -s "$cache/perf.cpio" ]; then
+    (fetch_perf) | sed 's/^SKIP: vm test arm64: //' >"$work/root/lib/no-perf"
 fi
 aarch64-linux-gnu-gcc -O2 -pthread -static -o "$work/root/bin/workload" tests/vm/workload.c
 aarch64-linux-gnu-gcc -O2 -pthread -static -o "$work/root/bin/writer" tests/hints/writer.c
@@ -90,11 +130,13 @@ build_rust gcc/collections-O2 -C opt-level=2
 build_rust clang/collections-O0 -C opt-level=1
 build_rust clang/collections-O2 -C opt-level=3 -C target-cpu=neoverse-n1
 aarch64-linux-gnu-gcc -O1 -fno-omit-frame-pointer -pthread -static -o "$work/root/bin/family" tests/sharing/programs/*.c
+aarch64-linux-gnu-gcc -O2 -fomit-frame-pointer -fno-optimize-sibling-calls -static -o "$work/root/bin/unwind" tests/programs/unwind.c
 install -m 755 tests/vm/init "$work/root/init"
 cp tests/vm/lib.sh "$work/root/lib/vm.sh"
 cp tests/vm/arm64/{arm64,spe}.sh "$work/root/tests/"
 (cd "$work/root" && find . | cpio -o -H newc --quiet -R 0:0) >"$work/initramfs"
-timeout "${VM_TIMEOUT:-1500}" qemu-system-aarch64 -M virt -cpu neoverse-n1 -accel tcg,thread=single -smp 2 -m 1024 \
+[ ! -s "$cache/perf.cpio" ] || cat "$cache/perf.cpio" >>"$work/initramfs"
+timeout "${VM_TIMEOUT:-1500}" qemu-system-aarch64 -M virt -cpu neoverse-n1 -accel tcg,thread=single -smp 2 -m 1536 \
     -nodefaults -display none -monitor none -serial stdio -no-reboot -kernel "$cache/vmlinuz" -initrd "$work/initramfs" \
     -append "console=ttyAMA0 panic=-1 quiet" </dev/null 2>"$work/qemu" | sed -u 's|\r||g' | tee "$work/console" || true
 tail -n 1 "$work/qemu" >&2

@@ -42,6 +42,9 @@ pub struct Loss {
     /// Bytes of AUX data that are not valid packets.
     #[serde(skip_serializing_if = "is_zero")]
     pub aux_bad_bytes: u64,
+    /// Packets of AUX data of unknown kinds, left out of the samples that contain them.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub aux_unknown: u64,
     /// How often the kernel throttled an event.
     pub throttled: u64,
     /// Events that the kernel counted without writing a sample or reporting a loss; known only if every event should
@@ -175,6 +178,7 @@ impl Loss {
             &mut self.aux_lost,
             &mut self.aux_collided,
             &mut self.aux_bad_bytes,
+            &mut self.aux_unknown,
             &mut self.throttled,
             &mut self.unsampled,
             &mut self.own,
@@ -277,6 +281,7 @@ impl Loss {
                  perf record -c)",
             ),
             (self.aux_bad_bytes, "bytes of AUX data that make no sense"),
+            (self.aux_unknown, "packets of AUX data of unknown kinds, left out of their samples"),
             (self.throttled, "times the kernel throttled sampling (kernel.perf_event_max_sample_rate)"),
             (self.outside_pid_namespace, "samples left out: outside this pid namespace (in a container, start the container with --pid=host to see them)"),
             (self.unnamed, "samples of threads that had ended before they could be named: counted to their cgroup only"),

@@ -42,7 +42,11 @@ __attribute__((noinline)) unsigned long fresh(unsigned long count) {
     __asm__ volatile("" : : "r"(frame));
     unsigned long at = 0;
     while (at < count)
+#ifdef __aarch64__
+        __asm__ volatile("add %0, %0, #1" : "+r"(at));
+#else
         __asm__ volatile("inc %0" : "+r"(at));
+#endif
     return at;
 }
 

@@ -221,6 +221,21 @@ fn data_of_our_own_binary_has_a_name_or_a_section() {
 
 /// Our own test binary: a rule that is read alone is that of the whole section.
 #[test]
+fn the_return_of_a_signal_handler_is_known_by_its_instructions() {
+    let mut bytes = file();
+    bytes[0x1050..0x1058].copy_from_slice(&[0x68, 0x11, 0x80, 0xd2, 0x01, 0x00, 0x00, 0xd4]);
+    let found = |bytes: &[u8], offset| Elf::parse(&mut &*bytes).unwrap().signal_return(&mut &*bytes, offset);
+    assert_eq!(found(&bytes, 0x104f), None, "x86-64 has a description of it");
+    bytes[18..20].copy_from_slice(&EM_AARCH64.to_le_bytes());
+    for offset in [0x104f, 0x1050, 0x1054] {
+        assert!(found(&bytes, offset).is_some_and(|rule| rule.is_signal), "{offset:#x}");
+    }
+    for offset in [0, 2, 0x104b, 0x1058, 0x11fc, u64::MAX] {
+        assert_eq!(found(&bytes, offset), None, "{offset:#x}");
+    }
+}
+
+#[test]
 fn a_rule_is_that_of_the_whole_section() {
     use gimli::{BaseAddresses, EhFrame, EndianSlice, LittleEndian, UnwindContext, UnwindSection, X86_64};
 

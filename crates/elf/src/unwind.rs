@@ -19,6 +19,11 @@ const MAX_FRAME: usize = 1 << 16;
 const MAX_SECTION: u64 = 64 << 20;
 const MAX_INDEX: usize = 1 << 20;
 
+/// `mov x8, #139` (`__NR_rt_sigreturn`, asm-generic/unistd.h) and `svc #0`.
+const SIGNAL_RETURN: [u8; 8] = [0x68, 0x11, 0x80, 0xd2, 0x01, 0x00, 0x00, 0xd4];
+/// The stack pointer in DWARF for the Arm 64-bit Architecture.
+const SP_ARM64: u8 = 31;
+
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
 /// How the registers of a caller are computed from those of a function.
@@ -122,6 +127,24 @@ impl Elf {
             is_eh: index.address.is_some(),
         };
         description.rule(arch, vaddr)
+    }
+
+    /// The rule where a signal handler returns to on arm64, which has no description: the kernel's vdso has none at all. It is known
+    /// by its instructions, as to debuggers. `offset` is that of one of them in the file, or of the byte before, for what a call
+    /// returns to.
+    ///
+    /// The registers of what was interrupted are in the signal's frame, at the stack pointer.
+    pub fn signal_return(&self, reader: &mut impl ReadAt, offset: u64) -> Option<UnwindRule> {
+        if self.arch != Some(Arch::Arm64) {
+            return None;
+        }
+        let first = offset.checked_add(1)? & !3;
+        let is_there = |at: Option<u64>| {
+            let mut bytes = [0; SIGNAL_RETURN.len()];
+            at.and_then(|at| reader.read_at(at, &mut bytes)).is_some() && bytes == SIGNAL_RETURN
+        };
+        let is_any = [Some(first), first.checked_sub(4)].into_iter().any(is_there);
+        is_any.then(|| UnwindRule { cfa: Cfa::Register(SP_ARM64, 0), saved: Box::new([]), is_signal: true })
     }
 
     /// An index of `.debug_frame`, or of `.eh_frame` if the file has no table of it. `None` if there is nothing to index, if it is

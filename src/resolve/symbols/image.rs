@@ -104,11 +104,12 @@ impl Image {
     /// The rule of the instruction at an offset of the file.
     pub(crate) fn unwind_rule(&self, offset: u64) -> Option<UnwindRule> {
         let vaddr = self.elf.vaddr(offset)?;
-        match &self.index {
+        let rule = match &self.index {
             Some((index, Some((file, elf)))) => elf.unwind_rule(&mut &*file, Some(index), vaddr),
             Some((index, None)) => self.elf.unwind_rule(&mut &self.bytes, Some(index), vaddr),
             None => self.elf.unwind_rule(&mut &self.bytes, None, vaddr),
-        }
+        };
+        rule.or_else(|| self.elf.signal_return(&mut &self.bytes, offset))
     }
 
     /// Bytes of memory that it takes.

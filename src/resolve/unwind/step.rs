@@ -25,6 +25,9 @@ struct Convention {
     code: u64,
     /// The frame pointer always points to a frame record: the caller's frame pointer and link register.
     has_records: bool,
+    /// Where the registers of the interrupted function are, from the stack pointer on that a signal handler returns with: one word
+    /// each, in the order of their numbers. `None` if the rule of the function to which it returns names them.
+    saved_by_signal: Option<u64>,
 }
 
 /// System V ABI for x86-64, figures 3.4 and 3.36.
@@ -39,6 +42,7 @@ const X86_64: Convention = Convention {
     numbers: &[0, 2, 1, 3, 7, 6, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15],
     code: u64::MAX,
     has_records: false,
+    saved_by_signal: None,
 };
 
 /// DWARF and Procedure Call Standard for the Arm 64-bit Architecture; user code is below 2^48 (Documentation/arch/arm64/memory.rst).
@@ -55,6 +59,9 @@ const ARM64: Convention = Convention {
     ],
     code: (1 << 48) - 1,
     has_records: true,
+    // `struct rt_sigframe` (arch/arm64/kernel/signal.c): 128 bytes of siginfo, 176 bytes of ucontext and its mask, and the fault's
+    // address. The vdso's rule has only the frame pointer and the link register (arch/arm64/kernel/vdso/sigreturn.S).
+    saved_by_signal: Some(128 + 176 + 8),
 };
 
 /// Bits of a user address on kernels of arm64 with fewer (`CONFIG_ARM64_VA_BITS`): an authentication code begins above them.
@@ -143,6 +150,11 @@ impl Registers {
 
     /// Goes to the caller by a rule.
     pub(super) fn step(&mut self, rule: &UnwindRule, stack: Copied<'_>) -> Step {
+        if let (true, Some(offset), Some(base)) =
+            (rule.is_signal, self.convention.saved_by_signal, self.get(self.convention.sp))
+        {
+            return self.step_from_signal(base.wrapping_add(offset), stack);
+        }
         let cfa = match &rule.cfa {
             Cfa::Register(register, offset) => self.get(*register).map(|base| base.wrapping_add_signed(*offset)),
             Cfa::Expression(code) => match self.evaluate(code, None, stack) {
@@ -196,6 +208,24 @@ impl Registers {
         let Some(to) = caller.get(link).map(|to| to & code).filter(|&to| to != 0) else { return Step::End };
         caller.set(ip, to);
         *self = caller;
+        Step::Caller
+    }
+
+    /// Goes from a signal handler's return to what it interrupted, whose registers are at `saved`.
+    fn step_from_signal(&mut self, saved: u64, stack: Copied<'_>) -> Step {
+        let &Convention { ip, code, .. } = self.convention;
+        let mut interrupted = *self;
+        for (number, at) in (0..=ip).zip((saved..).step_by(8)) {
+            match stack.word(at) {
+                Ok(value) => interrupted.set(number, value),
+                Err(step) => return step,
+            }
+        }
+        interrupted.set(ip, interrupted.ip() & code);
+        if interrupted.ip() == 0 {
+            return Step::End;
+        }
+        *self = interrupted;
         Step::Caller
     }
 
@@ -378,6 +408,22 @@ mod tests {
         assert_eq!(regs.step(&rule(Cfa::Register(31, 32), &[(30, Saved::At(-8))]), copied), Step::Caller);
         assert_eq!((regs.ip(), regs.get(29)), (0x3000, Some(0)));
         assert_eq!(regs.step_by_frame_pointer(copied), Step::End);
+    }
+
+    #[test]
+    fn a_signal_of_arm64_leads_to_what_it_interrupted() {
+        // Signal information and context, then the registers by their numbers.
+        let saved: Vec<u64> = (0..31).map(|number| 100 + number).chain([SP + 4096, 0x002a_0000_0000_3000]).collect();
+        let words = stack(&[vec![0; 39], saved].concat());
+        let copied = Copied { start: SP, bytes: &words };
+        let trampoline =
+            UnwindRule { is_signal: true, ..rule(Cfa::Register(29, 0), &[(29, Saved::At(0)), (30, Saved::At(8))]) };
+        let mut regs = arm64(0x2000, SP + 64);
+        assert_eq!(regs.step(&trampoline, copied), Step::Caller);
+        assert_eq!((regs.ip(), regs.sp()), (0x3000, SP + 4096));
+        assert_eq!((regs.get(0), regs.get(29), regs.get(30)), (Some(100), Some(129), Some(130)), "a leaf has its link");
+        let cut = Copied { start: SP, bytes: &words[..words.len() - 8] };
+        assert_eq!(arm64(0x2000, SP + 64).step(&trampoline, cut), Step::Beyond);
     }
 
     #[test]

@@ -65,7 +65,7 @@ pub(in super::super) fn run(
     } else {
         // At the end of the recording, the events reported losses for which no record could be written any more.
         // Records of loss also do not say whether samples or side-band were lost.
-        let Loss { ring_full, corrupt_rings, dead_workers, side_band, unsampled, sched, aux_bad_bytes, .. } = meta.loss;
+        let Loss { ring_full, corrupt_rings, dead_workers, side_band, unsampled, sched, .. } = meta.loss;
         let sched = SchedLoss { ring_full: sched.ring_full, unsampled: sched.unsampled, ..outcome.loss.sched };
         // Damage in AUX data has no record, so it is not in the recording.
         let malformed = outcome.loss.malformed.max(meta.loss.malformed);
@@ -75,7 +75,8 @@ pub(in super::super) fn run(
             corrupt_rings,
             dead_workers,
             side_band,
-            aux_bad_bytes,
+            aux_bad_bytes: meta.loss.aux_bad_bytes,
+            aux_unknown: meta.loss.aux_unknown,
             unsampled,
             sched,
             ..outcome.loss

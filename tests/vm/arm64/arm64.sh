@@ -89,6 +89,17 @@ says ';stream_work;.*;el0_svc'
 said 0 scxprof stacks --call-graph dwarf -t 3 --folded stacks.txt
 cp stacks.txt said
 says 'thread_start;start_thread;.*;stream_work'
+# A signal handler is unwound to what it interrupted; on a stack of its own, to the interrupted function.
+for how in depth signal other; do
+    said 0 scxprof stacks -e cpu-clock:u -F 99 --unwind dwarf,16384 --no-lines --folded stacks.txt -- unwind "$how" 6
+    case $how in
+        depth) above= ;;
+        signal) above=';__kernel_rt_sigreturn;handler;aligned;down;down;down;bottom' ;;
+        other) above='' below='^unwind;bottom;__kernel_rt_sigreturn;handler;aligned;down;down;down;bottom ' ;;
+    esac
+    cp stacks.txt said
+    says ";main;aligned;down;down;down;down;down;down;bottom$above " "${below:-^unwind}"
+done
 said 0 scxprof record --source faults --sched -t 3 -o both.tar.gz
 said 0 scxprof sched -f both.tar.gz
 says 'All threads: '

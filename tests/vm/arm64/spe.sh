@@ -69,13 +69,37 @@ for contexts in 0 1; do
     # Samples of SPE have no cgroup; the recording has those of threads.
     all=$(grep -c '"comm":"grp' "lines-$contexts/perf.jsonl")
     known=$(grep '"comm":"grp' "lines-$contexts/perf.jsonl" | grep -c '"cgroup":"[^"]*workload.slice/cells"')
-    [ "$all" -gt 100 ] && [ "$known" -eq "$all" ] || fail "$known of $all samples have their cgroup"
+    if [ "$all" -le 100 ] || [ "$known" -ne "$all" ]; then
+        fail "$known of $all samples have their cgroup"
+    fi
     # The processes of the workload by pid.
     pid=$(pidof workload | tr ' ' '\n' | sort -n | head -n 1)
     said 0 scxprof run --source spe -p "$pid" -t 3 -v -o own.json
     says '^Source: spe'
     end_workload
 done
+# perf's recording of the same hardware: every sample as perf shows it.
+if [ -x /bin/perf ]; then
+    for contexts in 0 1; do
+        set_spe contexts "$contexts"
+        perf record -q -a -e arm_spe_0/ts_enable=1,pa_enable=1,load_filter=1,store_filter=1/ -c 100096 -o spe.data -- workload -s 3 >said 2>&1 || {
+            cat said
+            fail "perf record"
+        }
+        perf script --itrace=M --ns -F tid,cpu,time,ip,addr,phys_addr -i spe.data 2>said |
+            sed -n 's/^ *\([0-9]*\) *\[0*\([0-9]\+\)\] *\([0-9]*\)\.\([0-9]*\): *\([0-9a-f]*\) *\([0-9a-f]*\) *\([0-9a-f]*\)$/\1 \2 \3\4 \5 \6 \7/p' | sort >theirs
+        said 0 scxprof process -f spe.data -o "perf-$contexts"
+        sed -n 's/.*"tid":\([0-9]*\),"cpu":\([0-9]*\),"time":"\([0-9]*\)\.\([0-9]*\)","ip":"\([0-9a-f]*\)","addr":"\([0-9a-f]*\)","phys_addr":"\([0-9a-f]*\)".*/\1 \2 \3\4 \6 \5 \7/p' \
+            "perf-$contexts/perf.jsonl" | sort >ours
+        if [ "$(wc -l <ours)" -le 1000 ] || ! cmp ours theirs; then
+            diff ours theirs | head -n 20
+            fail "samples of perf record, with contexts=$contexts"
+        fi
+        echo "perf: $(wc -l <ours) samples as perf script shows them"
+    done
+else
+    echo "SKIP: vm test spe: perf's samples: $(cat /lib/no-perf)"
+fi
 # A command from its beginning to its end.
 said 0 scxprof run --source spe -v -o own.json -- workload -s 3
 says '^Source: spe'

@@ -158,6 +158,7 @@ impl CpuAux {
         self.count.fetch_add(after.records - before.records, Ordering::Relaxed);
         lost.malformed += after.cut - before.cut;
         lost.aux_bad_bytes += after.bad_bytes - before.bad_bytes;
+        lost.aux_unknown += after.unknown - before.unknown;
         self.scratch = scratch;
         drained
     }

@@ -217,6 +217,16 @@ fn bytes_that_make_no_sense_are_counted_and_the_rest_is_read() {
 }
 
 #[test]
+fn packets_of_unknown_kinds_are_counted_and_their_sample_is_read() {
+    let mut made = Made::new(0);
+    freeze(&mut made);
+    assert!(made.ring.replay_aux(&[vec![0x6f, 1, 2, 3, 4], load(1, None).1, load(2, None).1].concat()));
+    made.read().unwrap();
+    assert_eq!(made.got.len(), 2);
+    assert_eq!(made.lost, Loss { aux_unknown: 1, ..Loss::default() });
+}
+
+#[test]
 fn flags_of_pieces_are_losses() {
     let mut intake = crate::sampler::intake::Intake::new(
         crate::sampler::Identity { own_pid: 1, child_pid_namespace: false, without_profilers: false },
