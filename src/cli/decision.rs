@@ -95,7 +95,7 @@ impl DecisionArgs {
 
     /// The same for a session of whose decision that is made.
     pub(super) fn analysis(&self, made: Made) -> AnalysisOptions {
-        let symbols = made == Made::NamedReport && !self.no_symbols;
+        let symbols = made != Made::Configuration && !self.no_symbols;
         AnalysisOptions {
             cells: self.cell_options(),
             min_share: self.min_share(),
@@ -105,7 +105,7 @@ impl DecisionArgs {
             use_hints: self.use_hints,
             this_host: self.this_host,
             score: false,
-            report: made != Made::Configuration,
+            report: made == Made::Report,
             symbols,
             symbol_cache: cache(),
             source_lines: symbols.then(|| SCXPROF.into()),
@@ -143,26 +143,24 @@ pub(super) enum Printed {
     Json,
 }
 
-/// The outputs of a decision.
+/// What a session keeps of its samples for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Made {
-    /// The configuration alone.
+    /// The configuration alone, whatever it leaves out.
     Configuration,
-    /// A report too, without the names of code and variables.
+    /// The configuration, and an answer if it leaves out some of what was found, which is known only after the decision.
+    AnswerIfNeeded,
+    /// A report in any case.
     Report,
-    /// A report with these names and source lines.
-    NamedReport,
 }
 
 impl Made {
-    /// A person reads names, and so do programs that read the report.
+    /// Of a command that writes a configuration or a report.
     pub(super) fn new(shown: Shown, outputs: &OutputArgs) -> Self {
-        if outputs.has_report() || shown.is_for_people() || shown.printed == Printed::Json {
-            Self::NamedReport
-        } else if outputs.has_figures() {
+        if outputs.have_report() || shown.is_for_people() || shown.printed == Printed::Json {
             Self::Report
         } else {
-            Self::Configuration
+            Self::AnswerIfNeeded
         }
     }
 }
@@ -271,13 +269,27 @@ impl Decided {
         self.shown.is_for_people() || self.leaves_out()
     }
 
+    /// True if a person reads the names of code and variables, or a program that reads the report. Figures have none, and to look
+    /// them up reads files of other users.
+    fn needs_names(&self, outputs: &Outputs) -> bool {
+        self.has_answer() || self.shown.printed == Printed::Json || outputs.need_whole_report()
+    }
+
     /// True if anything is made of the report.
     pub(super) fn needs_report(&self, outputs: &Outputs) -> bool {
-        self.has_answer() || self.shown.printed != Printed::Configuration || outputs.need_report()
+        self.needs_names(outputs) || outputs.need_report()
     }
 
     /// Makes the report, to which the caller adds what only it knows.
-    pub(super) fn report(&mut self, args: &DecisionArgs, sched: Option<&SchedSink>) -> Result<Report, Failure> {
+    pub(super) fn report(
+        &mut self,
+        args: &DecisionArgs,
+        outputs: &Outputs,
+        sched: Option<&SchedSink>,
+    ) -> Result<Report, Failure> {
+        if !self.needs_names(outputs) {
+            self.found.leave_unnamed();
+        }
         let Self { found, phases, .. } = self;
         phases.measure("name code", || found.symbols());
         let report = phases.measure("make the report", || found.report());

@@ -96,7 +96,7 @@ fn load(path: &Path, args: &DiffArgs, signals: &Signals) -> Result<Report, Failu
     let of_file = |error: anyhow::Error| Failure::NoResult(error.context(path.display().to_string()));
     let mut profile = input::profile(path, &|| signals.seen())?;
     let builder = input::session(&mut profile, args.memory.bytes());
-    let session = builder.analysis(args.decision.analysis(Made::NamedReport)).start().map_err(|error| match error {
+    let session = builder.analysis(args.decision.analysis(Made::Report)).start().map_err(|error| match error {
         Error::CellSpecs(error) => input::wrong_cells(&error),
         error => of_file(error.into()),
     })?;

@@ -152,7 +152,7 @@ impl Recording<'_> {
         ends.note(Step::Evidence, outputs.write_evidence(&decided.found));
         decided.write(&args.decision, &mut outputs, ends);
         if decided.needs_report(&outputs) {
-            let mut report = decided.report(&args.decision, sched)?;
+            let mut report = decided.report(&args.decision, &outputs, sched)?;
             add_recorded(&mut report.run, &self.profile, args.input.path());
             if args.outputs.has_page() && self.profile.stack_event(None).is_some() {
                 report.stacks = call_stacks(args, &decided.found, self.stop)?;

@@ -113,14 +113,9 @@ impl OutputArgs {
         is_stdout(self.output.as_deref())
     }
 
-    /// True if the whole report is written.
-    pub(super) fn has_report(&self) -> bool {
-        self.report.is_some() || self.has_page()
-    }
-
-    /// True if figures of the report are written, for other programs.
-    pub(super) fn has_figures(&self) -> bool {
-        self.sharing_csv.is_some() || self.prometheus.is_some()
+    /// True if one of the files is made of the report.
+    pub(super) fn have_report(&self) -> bool {
+        self.report.is_some() || self.has_page() || self.sharing_csv.is_some() || self.prometheus.is_some()
     }
 
     /// True if the page is written, which shows all that there is.
@@ -143,7 +138,12 @@ pub(super) fn check_distinct<'a>(
 impl Outputs {
     /// True if one of them is made of the report.
     pub(super) fn need_report(&self) -> bool {
-        self.report.is_some() || self.html.is_some() || self.sharing_csv.is_some() || self.prometheus.is_some()
+        self.need_whole_report() || self.sharing_csv.is_some() || self.prometheus.is_some()
+    }
+
+    /// True if one of them has all of the report.
+    pub(super) fn need_whole_report(&self) -> bool {
+        self.report.is_some() || self.html.is_some()
     }
 
     /// Writes what is made of the report. If one cannot be written, the others still are.

@@ -176,7 +176,7 @@ impl Captured<'_> {
         ends.note(Step::Evidence, outputs.write_evidence(&decided.found));
         decided.write(decision, &mut outputs, ends);
         if decided.needs_report(&outputs) {
-            let mut report = decided.report(decision, sched)?;
+            let mut report = decided.report(decision, &outputs, sched)?;
             report.run.begin_unix = self.begin.map(|begin| begin.as_secs_f64());
             let host = Host::here(&self.args.capture.watch.roots()).name;
             report.run.host = Some(host).filter(|name| !name.is_empty());

@@ -218,6 +218,11 @@ impl Analysis {
         })
     }
 
+    /// Leaves code and variables without names in [`Analysis::report`], if they were not looked up yet.
+    pub(crate) fn leave_unnamed(&self) {
+        let _ = self.named.set(Symbols::default());
+    }
+
     /// The facts behind the decision, as `scxprof run --report` writes them.
     ///
     /// # Errors

@@ -1,7 +1,10 @@
 //! The section of build ids, in either byte order: it decides which file may name the code of a recording from elsewhere.
 
+use std::sync::atomic::AtomicU64;
+
 use scxprof::testing::elf::Elf;
 use scxprof::testing::resolve::mapping::parse_line;
+use scxprof::testing::resolve::Mapping;
 
 use super::made::{self, Order};
 use super::{said, scxprof};
@@ -12,13 +15,29 @@ extern "C" fn a_recorded_function(seed: u64) -> u64 {
     std::hint::black_box(seed).rotate_left(7) ^ 0x5eed
 }
 
-/// The function's offset in this program's file.
-fn offset() -> u64 {
-    let address = a_recorded_function as *const () as usize as u64;
+/// A page of variables.
+#[repr(align(4096))]
+struct Page([AtomicU64; 512]);
+
+/// Variables of this program, which threads in a recording share.
+static SHARED_BY_PARSERS: Page = Page([const { AtomicU64::new(1) }; 512]);
+static SHARED_BY_WRITERS: Page = Page([const { AtomicU64::new(1) }; 512]);
+
+/// The mapping of this process that has the address.
+fn mapping_of(address: u64) -> Mapping {
     let maps = std::fs::read("/proc/self/maps").unwrap();
     let mut mappings = maps.split(|&byte| byte == b'\n').filter_map(parse_line);
-    let mapping = mappings.find(|mapping| mapping.start <= address && address < mapping.end()).unwrap();
-    address - mapping.start + mapping.pgoff
+    mappings.find(|mapping| mapping.start <= address && address < mapping.end()).unwrap()
+}
+
+fn function() -> u64 {
+    a_recorded_function as *const () as usize as u64
+}
+
+/// The function's offset in this program's file.
+fn offset() -> u64 {
+    let mapping = mapping_of(function());
+    function() - mapping.start + mapping.pgoff
 }
 
 /// A process with the code of `path` at `offset` at the ip of the samples.
@@ -42,15 +61,22 @@ fn named(bytes: &[u8]) -> (Option<String>, String) {
     )
 }
 
-#[test]
-fn a_recording_from_elsewhere_is_named_by_what_has_its_build_id() {
+/// The file of this program and its build id; `None`, with the skip printed, if it has none.
+fn this_program(test: &str) -> Option<(String, Vec<u8>)> {
     let path = std::env::current_exe().unwrap();
     let elf = Elf::parse(&mut &std::fs::read(&path).unwrap()[..]).unwrap();
-    let Some(id) = elf.build_id() else {
-        println!("SKIP: a_recording_from_elsewhere_is_named_by_what_has_its_build_id: this test has no build id");
-        return;
-    };
-    let path = path.to_str().unwrap();
+    let id = elf.build_id().map(<[u8]>::to_vec);
+    if id.is_none() {
+        println!("SKIP: {test}: this test has no build id");
+    }
+    Some((path.to_str().unwrap().to_owned(), id?))
+}
+
+#[test]
+fn a_recording_from_elsewhere_is_named_by_what_has_its_build_id() {
+    let test = "a_recording_from_elsewhere_is_named_by_what_has_its_build_id";
+    let Some((path, id)) = this_program(test) else { return };
+    let (path, id) = (path.as_str(), id.as_slice());
     for big in [false, true] {
         let order = Order { big };
         let records = records(order, path.as_bytes(), offset());
@@ -70,5 +96,50 @@ fn a_recording_from_elsewhere_is_named_by_what_has_its_build_id() {
         assert!(!is_named(with(&[entry(id)[..60].to_vec()])), "a damaged section");
         let piped = [&records[..], &[entry(id)]].concat();
         assert!(is_named(named(&made::pipe(order, &piped))), "from a pipe");
+    }
+}
+
+#[test]
+fn an_answer_that_is_printed_as_something_is_left_out_names_variables() {
+    let test = "an_answer_that_is_printed_as_something_is_left_out_names_variables";
+    let Some((path, id)) = this_program(test) else { return };
+    let order = Order { big: cfg!(target_endian = "big") };
+    let mut records = vec![made::cgroup(order, 0, 5, b"/a")];
+    let threads = [["parse-1", "parse-2"], ["write-1", "write-2"]];
+    for (name, tid) in threads.as_flattened().iter().zip(100..) {
+        records.push(made::comm(order, 0, 100, tid, name.as_bytes()));
+    }
+    let places = [&SHARED_BY_PARSERS, &SHARED_BY_WRITERS].map(|page| page.0.as_ptr() as usize as u64);
+    // The code of the samples.
+    records.push(made::mapping(order, 0, 100, [0x40_1000, 0x1000, offset()], [5, 2], path.as_bytes()));
+    // As this process has them: the place of a variable in the file is known from that of the code.
+    for (address, prot) in [(function(), 5), (places[0], 3), (places[1], 3)] {
+        let Mapping { start, len, pgoff, .. } = mapping_of(address);
+        records.push(made::mapping(order, 0, 100, [start, len, pgoff], [prot, 2], path.as_bytes()));
+    }
+    records.extend((0..8000).map(|at: u64| {
+        let (thread, line) = (at % 4, at / 4 % 64);
+        let addr = places[thread as usize / 2] + line * 64;
+        made::sample(order, 1000 + at * 1000, 100, 100 + thread as u32, addr, 5, 4096)
+    }));
+    let section = made::build_id(order, &id, path.as_bytes());
+    let (dir, path) = made::write(&made::file_with_build_ids(order, &records, &section));
+    let [path, csv] = [path, dir.path().join("sharing.csv")].map(|path| path.to_str().unwrap().to_owned());
+    let extract = |more: &[&str]| {
+        let output = scxprof(&[&["extract", "-f", &path][..], more].concat());
+        assert!(output.status.success(), "{}", said(&output));
+        said(&output)
+    };
+    // Two CPUs have room for one group.
+    let answer = extract(&["--target-cpus", "2"]);
+    assert!(answer.contains("2 groups: ") && answer.contains("; this host fits 1"), "{answer}");
+    for variable in ["SHARED_BY_PARSERS", "SHARED_BY_WRITERS"] {
+        assert!(answer.contains(variable), "{variable}: {answer}");
+    }
+    let unnamed = extract(&["--target-cpus", "2", "--no-symbols"]);
+    assert!(unnamed.contains("; this host fits 1") && !unnamed.contains("SHARED_BY"), "{unnamed}");
+    for more in [&[][..], &["--sharing-csv", &csv]] {
+        let nothing = extract(&[&["--target-cpus", "64"], more].concat());
+        assert!(!nothing.contains("groups: "), "nothing is left out: {nothing}");
     }
 }

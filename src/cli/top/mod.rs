@@ -172,7 +172,7 @@ fn start(args: &TopArgs, host: HostOptions, held: Option<&Held>) -> Result<Live,
         // What is printed once is of the whole time.
         sharing_window: once_limit(args).filter(|_| args.once).unwrap_or(args.sharing_window),
         memory: args.capture.tuning.memory(&wanted.roots())?,
-        analysis: args.decision.analysis(Made::NamedReport),
+        analysis: args.decision.analysis(Made::Report),
         roots: wanted.roots(),
         ..LiveOptions::default()
     };
