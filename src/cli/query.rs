@@ -9,7 +9,7 @@ use clap::Args;
 
 const EXAMPLES: &str = "\
 Examples:
-  scxprof trace query trace.pb 'SELECT tid, SUM(dur) AS ns FROM sched GROUP BY tid ORDER BY ns DESC'
+  scxprof trace query trace.pb 'SELECT tid, SUM(dur) AS ns FROM sched GROUP BY tid ORDER BY ns DESC' | sh
 docs/queries.md has the tables and twenty worked queries.
 Exit codes:
   0  the line was printed
@@ -34,18 +34,20 @@ pub(super) fn run(args: &QueryArgs, stdout: Stdout) -> Result<(), Failure> {
     stdout.open(None)?.write(text.as_bytes(), true).map_err(Failure::NoResult)
 }
 
-/// What to type in a shell.
+/// What to type in a shell, in any directory and as often as wanted: tables that it exports are in a temporary directory, which it
+/// removes.
 fn line(file: &Path, sql: &str) -> String {
-    let is_tables = file.join("sched.parquet").is_file();
-    let tables = if is_tables { file } else { Path::new("tables") };
-    let export = if is_tables {
-        String::new()
+    let file_word = quoted(&file.to_string_lossy());
+    let tables = if file.join("sched.parquet").is_file() {
+        format!("cd {file_word}")
     } else {
-        format!("scxprof export -f {} --parquet tables && ", quoted(&file.to_string_lossy()))
+        // A shell that a signal ends need not run what is for EXIT (dash).
+        format!(
+            r#"d=$(mktemp -d) && trap 'rm -rf "$d"' EXIT INT TERM && scxprof export -f {file_word} --parquet "$d/tables" && cd "$d/tables""#
+        )
     };
     let views = r#"$(for t in *.parquet; do echo "CREATE VIEW ${t%.parquet} AS FROM '$t';"; done)"#;
-    let dir = quoted(&tables.to_string_lossy());
-    format!(r#"{export}(cd {dir} && duckdb -cmd "{views}" -c {})"#, quoted(sql))
+    format!(r#"({tables} && duckdb -cmd "{views}" -c {})"#, quoted(sql))
 }
 
 /// A word of a shell command.

@@ -172,31 +172,46 @@ fn queries_of_the_document_have_their_results() {
 }
 
 #[test]
-fn the_line_that_is_printed_runs_the_query_in_a_shell() {
+fn the_line_that_is_printed_runs_the_query_in_a_shell_again_and_again() {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().unwrap();
-    let bin = dir.path().join("bin");
-    fs::create_dir(&bin).unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let [bin, here, temporary, tables] = ["bin", "here", "temporary", "tables"].map(at);
+    for made in [&bin, &here, &temporary] {
+        fs::create_dir(made).unwrap();
+    }
     let fake = bin.join("duckdb");
-    fs::write(&fake, "#!/bin/sh\nfor word in \"$@\"; do printf '<%s>\\n' \"$word\"; done\n").unwrap();
+    fs::write(&fake, "#!/bin/sh\nfor word in \"$@\"; do printf '<%s>\\n' \"$word\"; done\nexit \"$RESULT\"\n").unwrap();
     fs::set_permissions(&fake, fs::Permissions::from_mode(0o755)).unwrap();
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_scxprof"), bin.join("scxprof")).unwrap();
-    let trace = dir.path().join("it's a trace");
-    fs::copy(path("wprof.pb.gz"), &trace).unwrap();
+    // Its path is relative to the directory in which the line runs.
+    fs::copy(path("wprof.pb.gz"), here.join("it's a trace")).unwrap();
+    let exported =
+        scxprof(&["export", "-f", path("wprof.pb.gz").to_str().unwrap(), "--parquet", tables.to_str().unwrap()]);
+    assert!(exported.status.success(), "{exported:?}");
     let sql = "SELECT '$HOME', \"tid\" FROM `sched`";
-    for from in [trace.as_path(), &dir.path().join("tables")] {
-        let output = scxprof(&["trace", "query", from.to_str().unwrap(), sql]);
+    for (from, result) in [("it's a trace", 0), ("it's a trace", 1), (tables.to_str().unwrap(), 0), ("absent", 0)] {
+        let output = scxprof(&["trace", "query", from, sql]);
         assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
         let said = String::from_utf8_lossy(&output.stdout);
         let line = said.trim_end();
         assert_eq!(line.lines().count(), 1, "{line}");
         let of_shell = Command::new("sh")
             .args(["-c", line])
-            .current_dir(&dir)
+            .current_dir(&here)
             .env("PATH", format!("{}:{}", bin.display(), std::env::var("PATH").unwrap()))
+            .env("TMPDIR", &temporary)
+            .env("RESULT", result.to_string())
             .output()
             .unwrap();
+        let left = [&here, &temporary].map(|dir| fs::read_dir(dir).unwrap().count());
+        assert_eq!(left, [1, 0], "{from}: the trace, and nothing");
         let found = String::from_utf8_lossy(&of_shell.stdout);
+        if from == "absent" {
+            assert!(!of_shell.status.success() && found.is_empty(), "{of_shell:?}");
+            continue;
+        }
+        assert_eq!(of_shell.status.code(), Some(result), "{from}: {of_shell:?}");
         let views = scxprof::trace::parquet::ParquetTable::ALL.map(|table| {
             let name = table.name();
             format!("CREATE VIEW {name} AS FROM '{name}.parquet';")
