@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::output::{fifo, has_ended, is_root, output_of};
 use super::SCXPROF;
+use crate::profile::fields::metrics_differ;
 use crate::support::alone;
 
 /// The example workload, until it is dropped.
@@ -106,6 +107,8 @@ fn a_watch_writes_a_configuration_and_goes_on_after_a_restart() {
     let cells = fs::read_to_string(at("cells.json")).unwrap();
     assert!(cells.contains("pool-") && cells.contains("allotment"), "{cells}");
     wait_for("no metrics", || metric(&at("scxprof.prom"), "changes_total") == Some(1.0));
+    let written = fs::read_to_string(at("scxprof.prom")).unwrap();
+    assert_eq!(metrics_differ(("watch.md", "Metrics", "| metric"), (&written, "scxprof_watch_"), &[]), None);
     let prom = |name: &str| metric(&at("scxprof.prom"), name);
     assert_eq!(prom("failed_execs_total"), Some(1.0));
     assert!(

@@ -2,8 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Read as _;
 use std::path::Path;
 
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use scxprof_trace::wire::Fields;
 use serde_json::Value;
 
 use super::{said, scxprof};
@@ -60,6 +63,52 @@ fn keys(value: &Value, nested: &[&str], found: &mut BTreeSet<String>) {
             }
         }
     }
+}
+
+/// What differs between the metrics of a section and those of Prometheus's text format, whose names begin with `prefix`.
+pub fn metrics_differ(
+    (page, section, tables): (&'static str, &'static str, &'static str),
+    (text, prefix): (&str, &str),
+    absent: &'static [&'static str],
+) -> Option<String> {
+    let metrics = text.lines().filter(|line| !line.starts_with('#'));
+    let name = |line: &str| line.split([' ', '{']).next().and_then(|name| name.strip_prefix(prefix)).map(str::to_owned);
+    // As an object, for the names only.
+    let metrics = metrics.map(|line| (name(line).unwrap_or_else(|| panic!("{line}: no {prefix}")), Value::Null));
+    differs(&Format { tables, page, section, nested: &[], absent }, &[Value::Object(metrics.collect())])
+}
+
+/// What differs between the columns of a file of evidence and those in the tables of docs/evidence.md, of its key and its numbers.
+fn columns_differ(path: &Path) -> Option<String> {
+    let reader = SerializedFileReader::new(fs::File::open(path).unwrap()).unwrap();
+    let columns = reader.metadata().file_metadata().schema_descr().columns().iter();
+    let written: BTreeSet<String> = columns.map(|column| column.name().to_owned()).collect();
+    let text = section("evidence.md", "The table");
+    let described = ["| key |", "| number"].iter().flat_map(|header| in_tables(&text, header)).collect();
+    let different: Vec<_> = written.symmetric_difference(&described).collect();
+    (!different.is_empty())
+        .then(|| format!("docs/evidence.md, The table: only described, or only written: {different:?}"))
+}
+
+/// What differs between the labels and values of a profile in pprof's format and those that docs/stacks.md has.
+fn pprof_differs(path: &Path) -> Option<String> {
+    let mut bytes = Vec::new();
+    flate2::read::GzDecoder::new(fs::File::open(path).unwrap()).read_to_end(&mut bytes).unwrap();
+    let all = |message, number: u32| Fields::new(message).filter(move |field| field.0 == number).map(|field| field.1);
+    let texts: Vec<&str> = all(&bytes, 6).map(|text| std::str::from_utf8(text.bytes()).unwrap()).collect();
+    // The labels are field 3 of a sample; the first field of a label is its name, and so is that of a kind of values.
+    let name = |message| texts[all(message, 1).next().unwrap().uint() as usize].to_owned();
+    let labels = all(&bytes, 2).flat_map(|sample| all(sample.bytes(), 3).map(|label| name(label.bytes())));
+    let values: Vec<String> = all(&bytes, 1).map(|kind| name(kind.bytes())).collect();
+    let page = section("stacks.md", "Results");
+    let item = page.split("\n- ").find(|item| item.starts_with("`--pprof FILE`")).unwrap();
+    let (of_values, of_labels) = item.split_once("labels").unwrap();
+    // There are no hints here, and subcells are those of a configuration.
+    let known: BTreeSet<String> = labels.chain(["hint", "subcell"].map(str::to_owned)).collect();
+    let described = names(of_labels);
+    // The other value has the event's name.
+    let same = described == known && values.len() == 2 && names(of_values).contains(&values[0]);
+    (!same).then(|| format!("docs/stacks.md, --pprof: described: {described:?}; written: {known:?}, values {values:?}"))
 }
 
 /// What differs, if anything does.
@@ -122,7 +171,7 @@ fn described_fields_are_written_and_written_ones_described() {
     compare(&format("profile.md", "meta.json", &[], of_meta), &lines_of_one(&at("a/meta.json")));
     compare(
         &format("stacks.md", "Results", &[], &["unwound", "groups"]),
-        &json(&["stacks", "-f", &path("a"), "--json"]),
+        &json(&["stacks", "-f", &path("a"), "--pprof", &path("pprof"), "--json"]),
     );
     let of_others = &["dsqs", "dsq_unknown", "windows"];
     compare(
@@ -153,10 +202,7 @@ fn described_fields_are_written_and_written_ones_described() {
     ];
     let report = format("report.md", "The report", &["across_cells"], of_report);
     compare(&Format { tables: "| field |", ..report }, &lines_of_one(&at("report.json")));
-    // As an object, for the names only. Gauges without a value are missing.
     let gauges = fs::read_to_string(at("gauges")).unwrap();
-    let gauges = gauges.lines().filter_map(|line| Some((line.split([' ', '{']).next()?.to_owned(), Value::Null)));
-    let gauges = Value::Object(gauges.filter(|(name, _)| name != "#").collect());
     // One thread has no one to share with.
     let missing = &[
         "scxprof_locality_by_name_ratio",
@@ -165,8 +211,7 @@ fn described_fields_are_written_and_written_ones_described() {
         "scxprof_subcell_confidence_ratio",
         "scxprof_subcell_locality_ratio",
     ];
-    let of_gauges = Format { tables: "| gauge", ..format("report.md", "Files for other programs", &[], missing) };
-    compare(&of_gauges, &[gauges]);
+    let of_gauges = metrics_differ(("report.md", "Files for other programs", "| gauge"), (&gauges, ""), missing);
     assert!(fs::read_to_string(at("sharing.csv")).unwrap().starts_with("a,b,misses"));
     compare(
         &format("report.md", "What changed: `scxprof diff`", &[], &[]),
@@ -193,6 +238,8 @@ fn described_fields_are_written_and_written_ones_described() {
     compare(&format("traces.md", "The JSON of `trace info`", &["lost"], &["nodes", "observed_from_ns"]), &json(&trace));
     let replay = ["replay", "-f", &path("a"), "--comm", "^(sh|awk)$", "--overcommit", "--json"];
     compare(&format("replay.md", "What it prints", &["loops", "threads", "total"], &[]), &json(&replay));
+    let others = [of_gauges, columns_differ(&at("host.parquet")), pprof_differs(&at("pprof"))];
+    different.extend(others.into_iter().flatten());
     assert!(different.is_empty(), "{different:#?}");
 }
 

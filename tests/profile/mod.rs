@@ -5,7 +5,7 @@ mod commands;
 mod compressed;
 mod damage;
 mod events;
-mod fields;
+pub mod fields;
 mod hints;
 mod hostile;
 mod layouts;
