@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use super::{number, read, Error, Roots};
 use crate::sample::caches::Caches;
 use crate::sample::places::{CpuPlace, CpuPlaces};
+use crate::sample::LINE_SIZE;
 use scxprof_base::cpus::{cpu_ranges, holds_data, parse_cpu_list};
 
 /// The CPUs that are online.
@@ -99,6 +100,19 @@ pub(crate) fn cache_of_level(roots: &Roots, cpu: u32, level: u64) -> Option<(u32
     let (_, cache) = data_caches(&dir).find(|(its, _)| *its == level)?;
     let id = number(read(&cache.join("id")).ok()?.trim_ascii(), 10)?;
     Some((u32::try_from(id).ok()?, lowest(&cache.join("shared_cpu_list"))?))
+}
+
+/// A note if these CPUs have larger cache lines than those that are counted, as some of arm64 do (128 bytes, or 256).
+pub(crate) fn large_lines(roots: &Roots, cpus: &[u32]) -> Option<String> {
+    let size = |cpu: &u32| {
+        let (_, cache) = data_caches(&roots.sys.join(format!("devices/system/cpu/cpu{cpu}"))).next()?;
+        number(read(&cache.join("coherency_line_size")).ok()?.trim_ascii(), 10)
+    };
+    let largest = cpus.iter().filter_map(size).max().filter(|size| *size > LINE_SIZE)?;
+    Some(format!(
+        "the cache lines of this host have {largest} bytes, and scxprof counts lines of {LINE_SIZE}: threads that share a line but no \
+         {LINE_SIZE} bytes of it are not seen to share it"
+    ))
 }
 
 /// The node of each CPU; `None` if there are no nodes.
@@ -202,6 +216,23 @@ pub(crate) mod tests {
         let packages: Vec<u32> = places(&roots, &all).iter().map(|(_, place)| place.llc).collect();
         assert_eq!(packages.len(), 16);
         assert_eq!(of(&all), None);
+    }
+
+    #[test]
+    fn larger_cache_lines_are_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let roots = fake_sysfs(dir.path());
+        let set = |cpu: u32, size: &str| {
+            let cpu = dir.path().join(format!("devices/system/cpu/cpu{cpu}/cache"));
+            for cache in fs::read_dir(cpu).unwrap() {
+                fs::write(cache.unwrap().path().join("coherency_line_size"), size).unwrap();
+            }
+        };
+        assert_eq!(large_lines(&roots, &[0, 1]), None, "the file does not exist");
+        set(0, "64\n");
+        set(1, "128\n");
+        assert_eq!(large_lines(&roots, &[0]), None);
+        assert!(large_lines(&roots, &[0, 1]).is_some_and(|note| note.contains("have 128 bytes")));
     }
 
     #[test]

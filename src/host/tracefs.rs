@@ -13,6 +13,7 @@ use super::mountinfo;
 /// Longer files of tracefs are not what we look for, bytes.
 const MAX_FILE: u64 = 64 << 10;
 /// The same of the list of all events.
+#[cfg(feature = "mcp")]
 const MAX_LIST: u64 = 1 << 20;
 
 /// Why tracefs or a file in it cannot be read.
@@ -105,6 +106,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// [`TracefsError::Read`].
+    #[cfg(feature = "mcp")]
     pub(crate) fn tracepoints(&self) -> Result<Vec<String>, TracefsError> {
         let name = "available_events";
         let mut bytes = Vec::new();

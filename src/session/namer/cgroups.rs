@@ -78,7 +78,7 @@ impl CgroupsOfThreads {
             let id = cgroups.of_thread(pid, tid)?;
             if id != before || !told.contains(&id) {
                 if let Some(path) = cgroups.path(id) {
-                    tell(id, &path, !told.contains(&id));
+                    tell(id, path, !told.contains(&id));
                 }
                 if told.len() >= MAX_TOLD {
                     told.clear();

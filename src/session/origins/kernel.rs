@@ -12,7 +12,7 @@ use crate::host::aside;
 use crate::host::clock::boottime_ns;
 use crate::host::priority;
 use crate::host::usage::BusyTime;
-use crate::host::{proc, Roots};
+use crate::host::{proc, topology, Roots};
 use crate::outcome::Outcome;
 use crate::profile::Recorder;
 use crate::resolve::{Cgroups, SymbolOptions, Unwinder};
@@ -151,10 +151,15 @@ impl Capture {
         } else {
             None
         };
+        // Samples of other sources count events, which says nothing about CPU time, and no accesses of lines.
+        let takes_time = matches!(sampling.source, Source::Timer | Source::Pebs | Source::Ibs | Source::Spe);
         let opened = boottime_ns();
         let rate = sampler.samples_per_second();
         if !matches!(sampling.target, Target::Tasks { .. }) {
             notes.extend(strangers(roots, sampling.source));
+        }
+        if takes_time {
+            notes.extend(topology::large_lines(roots, &sampling.cpus));
         }
         // Before the first sample, so that each sample has its thread's hint.
         let mut no_hints = None;
@@ -184,8 +189,6 @@ impl Capture {
         let tee = recorder.clone().map(|recorder| recorder as Arc<dyn Tee>);
         let running = sampler.start(tee.as_ref())?;
         let begin = Instant::now();
-        // Samples of other sources count events, which says nothing about CPU time.
-        let takes_time = matches!(sampling.source, Source::Timer | Source::Pebs | Source::Ibs | Source::Spe);
         let takes_all = matches!(sampling.target, Target::System) && !sampling.child_pid_namespace;
         let busy = (takes_time && takes_all).then(|| BusyTime::begin(&roots.proc));
         let recovers = sampling.source == Source::Timer;
