@@ -122,6 +122,7 @@ impl Decided {
     /// Finds the places of the memory that a report names.
     pub(crate) fn locate(&mut self, spaces: &AddressSpaces, modules: &mut Modules) {
         self.locations = memory::locate((&self.clusters, &self.across), spaces, modules);
+        modules.finish_found();
     }
 
     /// The code that touches the hottest shared lines, and the data in images, to be named for the report.

@@ -129,6 +129,8 @@ pub struct Modules {
     /// A symbol of the kernel and its address in the recording; the address changes at each boot.
     kernel: Option<(Box<[u8]>, u64)>,
     unlisted: u64,
+    /// The build ids of paths, of a recording that has ended.
+    build_ids: Option<Vec<(Vec<u8>, BuildId)>>,
 }
 
 impl Modules {
@@ -204,7 +206,14 @@ impl Modules {
 
     /// The same for a recording; its section of build ids gives the build ids of paths. Meanwhile, another process may have the
     /// pid of one that JIT compiled.
-    pub(crate) fn finish_recorded(&mut self, build_ids: &[(Vec<u8>, BuildId)]) {
+    pub(crate) fn finish_recorded(&mut self, build_ids: Vec<(Vec<u8>, BuildId)>) {
+        self.build_ids = Some(build_ids);
+        self.finish_found();
+    }
+
+    /// Call this after modules were found that are in no sample, as those of variables: does nothing but for a recording.
+    pub(crate) fn finish_found(&mut self) {
+        let Some(build_ids) = &self.build_ids else { return };
         let mut by_path: FxHashMap<&[u8], Vec<BuildId>> = FxHashMap::default();
         for (path, build_id) in build_ids {
             by_path.entry(path).or_default().push(*build_id);

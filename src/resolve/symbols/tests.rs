@@ -156,7 +156,7 @@ fn a_build_id_finds_the_file_of_a_process_that_is_gone() {
 fn recorded(maps: &mut Maps, codes: &[(u32, u64)], build_ids: &[(&[u8], BuildId)]) -> (Modules, Vec<CodeAddr>) {
     let mut modules = Modules::new();
     let codes = codes.iter().map(|&(pid, ip)| modules.locate(maps, pid, CpuMode::User, ip).unwrap()).collect();
-    modules.finish_recorded(&build_ids.iter().map(|(path, id)| (path.to_vec(), *id)).collect::<Vec<_>>());
+    modules.finish_recorded(build_ids.iter().map(|(path, id)| (path.to_vec(), *id)).collect());
     (modules, codes)
 }
 
@@ -311,9 +311,9 @@ fn the_vdso_is_the_same_everywhere() {
     let own = host_build_ids(&Roots::default());
     let own: Vec<_> = own.iter().map(|(path, id)| (path.to_vec(), *id)).collect();
     assert!(own.iter().any(|(path, _)| path == VDSO), "{own:?}");
-    modules.finish_recorded(&own);
+    modules.finish_recorded(own);
     assert!(named(&modules, None), "of a host with the same vdso");
-    modules.finish_recorded(&[(VDSO.to_vec(), BuildId::new(&[7; 20]))]);
+    modules.finish_recorded(vec![(VDSO.to_vec(), BuildId::new(&[7; 20]))]);
     assert!(!named(&modules, None));
 }
 

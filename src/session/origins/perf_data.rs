@@ -257,7 +257,7 @@ impl Origin for PerfDataOrigin<'_> {
         profile.times = Some((first, intake.newest()));
         profile.recovered = ending.namer.take_recovered().or(profile.recovered.take());
         if let (true, Records::PerfData(perf_data)) = (wants_code, &mut profile.records) {
-            outcome.modules.finish_recorded(&perf_data.build_ids());
+            outcome.modules.finish_recorded(perf_data.build_ids());
         }
         if is_named_at_end && outcome.loss.unnamed > 0 && profile.meta.is_none() {
             outcome.notes.insert(0, NAMED_AT_END.to_owned());
