@@ -104,6 +104,7 @@ fn step_through(name: &str, level: u8) {
     let steps = steps();
     let running = programs::start(&built.path, 600.0, 4);
     let thread = running.threads.last().expect("a thread");
+    wait_for_work(thread.pid, thread.tid);
     let mut code = Code::of(thread.pid);
     let stops = match step::trace(thread.tid, steps, &mut code) {
         Ok(stops) => stops,
@@ -131,15 +132,33 @@ fn step_through(name: &str, level: u8) {
     }
 }
 
+/// CPU time of a process or a thread, by its directory in procfs: ticks of 10 ms.
+fn used_ticks(dir: &str) -> u64 {
+    let stat = std::fs::read_to_string(format!("{dir}/stat")).unwrap_or_default();
+    let times = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
+    times.filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
+}
+
+/// Waits until a thread that has described itself is at its work: to write that line takes many instructions, all on the stack.
+fn wait_for_work(pid: i32, tid: i32) {
+    let used = || used_ticks(&format!("/proc/{pid}/task/{tid}"));
+    let before = used();
+    // For at most a minute, if it does not compute.
+    for _ in 0..3000 {
+        if used() >= before + 5 {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// Waits until the program runs code that it has mapped for good: on a busy machine its start takes long. It computes all the time,
 /// so that its CPU time (in ticks of 10 ms) tells how far it is.
 fn wait_for_code(pid: i32) {
     let look = || {
         let read = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
         let code: Vec<String> = read("maps").lines().filter(|it| it.contains(" r-xp ")).map(str::to_owned).collect();
-        let stat = read("stat");
-        let times = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
-        (code, times.filter_map(|ticks| ticks.parse::<u64>().ok()).sum::<u64>())
+        (code, used_ticks(&format!("/proc/{pid}")))
     };
     let mut before = look();
     // For at most a minute, if it does not compute.
