@@ -35,18 +35,19 @@ pub(super) fn run(args: &QueryArgs, stdout: Stdout) -> Result<(), Failure> {
 }
 
 /// What to type in a shell, in any directory and as often as wanted: tables that it exports are in a temporary directory, which it
-/// removes.
+/// removes. Relative paths in the query are those of the shell.
 fn line(file: &Path, sql: &str) -> String {
     let file_word = quoted(&file.to_string_lossy());
     let tables = if file.join("sched.parquet").is_file() {
-        format!("cd {file_word}")
+        format!("d={file_word}")
     } else {
         // A shell that a signal ends need not run what is for EXIT (dash).
         format!(
-            r#"d=$(mktemp -d) && trap 'rm -rf "$d"' EXIT INT TERM && scxprof export -f {file_word} --parquet "$d/tables" && cd "$d/tables""#
+            r#"t=$(mktemp -d) && trap 'rm -rf "$t"' EXIT && trap 'exit 1' HUP INT TERM && d=$t/tables && scxprof export -f {file_word} --parquet "$d""#
         )
     };
-    let views = r#"$(for t in *.parquet; do echo "CREATE VIEW ${t%.parquet} AS FROM '$t';"; done)"#;
+    // A quote in a path is doubled in SQL.
+    let views = r#"$(for f in "$d"/*.parquet; do n=${f##*/}; printf "CREATE VIEW %s AS FROM '%s';\n" "${n%.parquet}" "$(printf %s "$f" | sed "s/'/''/g")"; done)"#;
     format!(r#"({tables} && duckdb -cmd "{views}" -c {})"#, quoted(sql))
 }
 

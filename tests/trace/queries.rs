@@ -176,12 +176,13 @@ fn the_line_that_is_printed_runs_the_query_in_a_shell_again_and_again() {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
-    let [bin, here, temporary, tables] = ["bin", "here", "temporary", "tables"].map(at);
+    let [bin, here, temporary, tables] = ["bin", "here", "temporary", "its 'tables'"].map(at);
     for made in [&bin, &here, &temporary] {
         fs::create_dir(made).unwrap();
     }
     let fake = bin.join("duckdb");
-    fs::write(&fake, "#!/bin/sh\nfor word in \"$@\"; do printf '<%s>\\n' \"$word\"; done\nexit \"$RESULT\"\n").unwrap();
+    fs::write(&fake, "#!/bin/sh\nfor word in \"$PWD\" \"$@\"; do printf '<%s>\\n' \"$word\"; done\nexit \"$RESULT\"\n")
+        .unwrap();
     fs::set_permissions(&fake, fs::Permissions::from_mode(0o755)).unwrap();
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_scxprof"), bin.join("scxprof")).unwrap();
     // Its path is relative to the directory in which the line runs.
@@ -212,12 +213,18 @@ fn the_line_that_is_printed_runs_the_query_in_a_shell_again_and_again() {
             continue;
         }
         assert_eq!(of_shell.status.code(), Some(result), "{from}: {of_shell:?}");
-        let views = scxprof::trace::parquet::ParquetTable::ALL.map(|table| {
-            let name = table.name();
-            format!("CREATE VIEW {name} AS FROM '{name}.parquet';")
-        });
-        for view in views {
-            assert!(found.contains(&view), "{view}: {found}{}", String::from_utf8_lossy(&of_shell.stderr));
+        // What the query writes to a relative path stays where the line runs.
+        assert!(found.starts_with(&format!("<{}>\n", here.canonicalize().unwrap().display())), "{found}");
+        let quoted = tables.display().to_string().replace('\'', "''");
+        let of_tables = if from == tables.to_str().unwrap() { quoted } else { temporary.display().to_string() };
+        for name in scxprof::trace::parquet::ParquetTable::ALL.map(scxprof::trace::parquet::ParquetTable::name) {
+            let (begin, end) = (format!("CREATE VIEW {name} AS FROM '{of_tables}/"), format!("{name}.parquet';"));
+            let is_view = |line: &str| {
+                let line = line.trim_matches(['<', '>']);
+                line.starts_with(&begin) && line.ends_with(&end)
+            };
+            let said = String::from_utf8_lossy(&of_shell.stderr);
+            assert!(found.lines().any(is_view), "{name}: {found}{said}");
         }
         assert!(found.ends_with(&format!("<-c>\n<{sql}>\n")), "{found}");
     }
