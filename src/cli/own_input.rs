@@ -33,7 +33,7 @@ const OUTPUTS: &[(&str, &str)] = &[
     ("archive", "-f"),
 ];
 /// Files beside a profile's records that are read with them.
-const BESIDE: [&str; 2] = ["meta.json", "recovered.jsonl"];
+const BESIDE: [&str; 4] = ["meta.json", "recovered.jsonl", "hints.jsonl", crate::profile::thread_cgroups::NAME];
 
 /// The identity of a file, whatever its name.
 type Identity = (u64, u64);

@@ -1,5 +1,5 @@
-//! cgroups.jsonl: the cgroup of each thread over time, where the samples have none: one line of JSON for the first sample of a thread,
-//! and for each later change, in the order of time.
+//! cgroups.jsonl: the cgroup of each thread over time, where the samples have none: one line of JSON when a thread's cgroup is first
+//! read, and for each later change, in the order of time.
 
 use std::borrow::Cow;
 use std::io::{self, BufRead, BufReader, Read, Write};

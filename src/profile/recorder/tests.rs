@@ -392,7 +392,11 @@ fn threads_have_their_cgroups_where_samples_have_none() {
         bytes(&recorder, &of(9, 30), 30),
         bytes(&recorder, &of(7, 40), 40),
         bytes(&recorder, &of(8, 50), 50),
+        bytes(&recorder, &comm(10), 60),
+        bytes(&recorder, &of(10, 70), 70),
     ];
+    // Before the record that names the thread.
+    recorder.cgroup(15, (7, 10), (70, b"/web"));
     recorder.cgroup(20, (7, 8), (70, b"/web"));
     recorder.cgroup(40, (7, 7), (71, b"/a\xff"));
     recorder.cgroup(50, (7, 8), (71, b"/a\xff"));
@@ -402,7 +406,7 @@ fn threads_have_their_cgroups_where_samples_have_none() {
     let mut found = Paths::default();
     replay(&mut profile, &mut found);
     let [web, other] = [b"/web".to_vec(), b"/a\xff".to_vec()].map(Some);
-    let expected = [(7, None), (8, web.clone()), (9, web), (7, other.clone()), (8, other)];
+    let expected = [(7, None), (8, web.clone()), (9, web.clone()), (7, other.clone()), (8, other), (10, web)];
     assert_eq!((found.0, profile.damage()), (expected.to_vec(), Vec::new()));
 }
 

@@ -20,6 +20,8 @@ pub(super) struct CgroupsOfThreads {
     cgroups: Option<Cgroups>,
     known: Known,
     told: FxHashSet<u64>,
+    /// Of a recording: the cgroups of threads that no record has named so far, by process and thread.
+    unnamed: FxHashMap<(u32, u32), u64>,
 }
 
 /// The cgroups of the threads that were used last, in two generations: what was not used while the young one filled up is
@@ -50,12 +52,13 @@ impl Known {
 
 impl CgroupsOfThreads {
     pub(super) fn new(cgroups: Option<Cgroups>) -> Self {
-        Self { cgroups, known: Known::default(), told: FxHashSet::default() }
+        Self { cgroups, known: Known::default(), told: FxHashSet::default(), unnamed: FxHashMap::default() }
     }
 
     pub(super) fn measure(&self, tables: &mut Tables) {
-        let Known { young, old } = &self.known;
-        let (len, capacity) = (young.len() + old.len(), young.capacity() + old.capacity());
+        let (Known { young, old }, unnamed) = (&self.known, &self.unnamed);
+        let (len, capacity) =
+            (young.len() + old.len() + unnamed.len(), young.capacity() + old.capacity() + unnamed.capacity());
         tables.set_map::<(ThreadIndex, (u64, u64))>("cgroups of threads", len, capacity, 0);
     }
 
@@ -68,7 +71,10 @@ impl CgroupsOfThreads {
         now: u64,
         tell: &mut dyn FnMut(u64, &[u8], bool),
     ) -> u64 {
-        let Self { cgroups, told, known } = self;
+        let Self { cgroups, told, known, unnamed } = self;
+        if let Some(cgroup) = unnamed.remove(&(pid, tid)) {
+            known.insert(thread, (cgroup, 0));
+        }
         let before = known.get(thread).copied();
         if let Some((cgroup, _)) = before.filter(|(_, at)| now.saturating_sub(*at) < AGE) {
             return cgroup;
@@ -92,9 +98,13 @@ impl CgroupsOfThreads {
         cgroup
     }
 
-    /// A thread is in this cgroup.
-    pub(super) fn set(&mut self, thread: ThreadIndex, cgroup: u64) {
-        self.known.insert(thread, (cgroup, 0));
+    /// A thread is in this cgroup, which may be said before its number is known.
+    pub(super) fn set(&mut self, thread: Option<ThreadIndex>, id: (u32, u32), cgroup: u64) {
+        match thread {
+            Some(thread) => self.known.insert(thread, (cgroup, 0)),
+            None if self.unnamed.len() < MAX_THREADS => drop(self.unnamed.insert(id, cgroup)),
+            None => {}
+        }
     }
 
     /// A new thread is in the cgroup of the one that created it.

@@ -183,6 +183,12 @@ impl Namer {
             // The cgroups are known already; all else is read, process by process.
             let result = recorder.snapshot(roots, tids, cgroups, &mut |side: TimedSideBand| self.side_band(side.what));
             self.failures.extend(result.err().map(|error| error.to_string()));
+            // Those that these threads create are in their cgroups. Their names have an earlier time.
+            if self.cgroups_of_threads.is_some() {
+                for (pid, tid) in self.threads.alive() {
+                    self.cgroup_of(pid, tid, recorder.begin());
+                }
+            }
             return;
         }
         match tasks::snapshot(roots) {

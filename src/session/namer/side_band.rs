@@ -59,8 +59,8 @@ impl Namer {
             // Paths are looked up where samples are passed on.
             SideBand::Cgroup { .. } => {}
             SideBand::ThreadCgroup { pid, tid, id } => {
-                if let (Some(cgroups), Some(thread)) = (&mut self.cgroups_of_threads, self.threads.get(pid, tid)) {
-                    cgroups.set(thread.index, id);
+                if let Some(cgroups) = &mut self.cgroups_of_threads {
+                    cgroups.set(self.threads.get(pid, tid).map(|thread| thread.index), (pid, tid), id);
                 }
             }
             SideBand::Hint { time, pid, tid, hint } => {

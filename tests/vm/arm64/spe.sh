@@ -72,6 +72,9 @@ for contexts in 0 1; do
     if [ "$all" -le 100 ] || [ "$known" -ne "$all" ]; then
         fail "$known of $all samples have their cgroup"
     fi
+    # Those of threads without samples too, for the threads that they create.
+    tar -xzOf "recorded-$contexts.tar.gz" '*/cgroups.jsonl' >said
+    says '^{"pid":1,"tid":1,"timestamp":[1-9]'
     # The processes of the workload by pid.
     pid=$(pidof workload | tr ' ' '\n' | sort -n | head -n 1)
     said 0 scxprof run --source spe -p "$pid" -t 3 -v -o own.json
