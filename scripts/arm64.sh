@@ -62,7 +62,8 @@ fetch_perf() {
     # shellcheck disable=SC2016 # The guest expands it.
     printf '#!/bin/sh\nexec /suite/ld.so --library-path /suite/lib /suite/perf "$@"\n' >"$root/perf/bin/perf"
     chmod +x "$root/perf/bin/perf"
-    (cd "$root/perf" && find . | cpio -o -H newc --quiet -R 0:0) >"$cache/perf.cpio"
+    (cd "$root/perf" && find . | cpio -o -H newc --quiet -R 0:0) >"$cache/perf.cpio.$$"
+    mv "$cache/perf.cpio.$$" "$cache/perf.cpio"
     rm -rf "$cache/debs" "$cache/apt" "$root"
 }
 
@@ -72,6 +73,7 @@ needed() {
     aarch64-linux-gnu-readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | while read -r library; do
         if [ ! -e "$root/perf/suite/lib/$library" ]; then
             find "$root/all" -name "$library" -exec cp -L {} "$root/perf/suite/lib/" \;
+            [ -e "$root/perf/suite/lib/$library" ] || continue
             needed "$root/perf/suite/lib/$library"
         fi
     done

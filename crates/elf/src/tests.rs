@@ -219,7 +219,6 @@ fn data_of_our_own_binary_has_a_name_or_a_section() {
     assert_eq!(variable.start, vaddr);
 }
 
-/// Our own test binary: a rule that is read alone is that of the whole section.
 #[test]
 fn the_return_of_a_signal_handler_is_known_by_its_instructions() {
     let mut bytes = file();
@@ -235,6 +234,7 @@ fn the_return_of_a_signal_handler_is_known_by_its_instructions() {
     }
 }
 
+/// Our own test binary: a rule that is read alone is that of the whole section.
 #[test]
 fn a_rule_is_that_of_the_whole_section() {
     use gimli::{BaseAddresses, EhFrame, EndianSlice, LittleEndian, UnwindContext, UnwindSection, X86_64};

@@ -215,8 +215,8 @@ impl Registers {
     fn step_from_signal(&mut self, saved: u64, stack: Copied<'_>) -> Step {
         let &Convention { ip, code, .. } = self.convention;
         let mut interrupted = *self;
-        for (number, at) in (0..=ip).zip((saved..).step_by(8)) {
-            match stack.word(at) {
+        for number in 0..=ip {
+            match stack.word(saved.wrapping_add(8 * u64::from(number))) {
                 Ok(value) => interrupted.set(number, value),
                 Err(step) => return step,
             }
@@ -424,6 +424,12 @@ mod tests {
         assert_eq!((regs.get(0), regs.get(29), regs.get(30)), (Some(100), Some(129), Some(130)), "a leaf has its link");
         let cut = Copied { start: SP, bytes: &words[..words.len() - 8] };
         assert_eq!(arm64(0x2000, SP + 64).step(&trampoline, cut), Step::Beyond);
+        // The stack pointer of a recording is any number.
+        for at in [0, 8, 272].map(|before: u64| u64::MAX - 312 - before) {
+            let mut regs = arm64(0x2000, SP + 64);
+            regs.set(ARM64.sp, at);
+            assert_ne!(regs.step(&trampoline, Copied { start: at, bytes: &words }), Step::End, "{at:#x}");
+        }
     }
 
     #[test]

@@ -151,7 +151,7 @@ impl Capture {
         } else {
             None
         };
-        // Samples of other sources count events, which says nothing about CPU time, and no accesses of lines.
+        // Samples of other sources count events: that says nothing about CPU time or about accesses to cache lines.
         let takes_time = matches!(sampling.source, Source::Timer | Source::Pebs | Source::Ibs | Source::Spe);
         let opened = boottime_ns();
         let rate = sampler.samples_per_second();
