@@ -91,6 +91,19 @@ impl Misses {
         Self::of(sharing, part, sharing, |_| false)
     }
 
+    /// As if no thread had touched anything.
+    pub(crate) fn none(sharing: &Sharing) -> Self {
+        let threads = sharing.threads().len();
+        Self {
+            uses: Vec::new(),
+            demand: vec![0.0; threads],
+            count: vec![0.0; threads],
+            counted: vec![0.0; threads],
+            objects: vec![Vec::new(); threads],
+            is_thinned: sharing.is_thinned(),
+        }
+    }
+
     /// The same of a slice of the time of `whole`, in which all touches count of objects that several threads use in the whole.
     pub(crate) fn of_slice(sharing: &Sharing, whole: &Sharing, is_shared: impl Fn(u64) -> bool) -> Self {
         Self::of(sharing, Part::All, whole, is_shared)
@@ -98,14 +111,7 @@ impl Misses {
 
     fn of(sharing: &Sharing, part: Part, whole: &Sharing, is_shared_there: impl Fn(u64) -> bool) -> Self {
         let threads = sharing.threads();
-        let mut misses = Self {
-            uses: Vec::new(),
-            demand: vec![0.0; threads.len()],
-            count: vec![0.0; threads.len()],
-            counted: vec![0.0; threads.len()],
-            objects: vec![Vec::new(); threads.len()],
-            is_thinned: sharing.stats().thinned > 0,
-        };
+        let mut misses = Self::none(sharing);
         let price = Price::of(sharing);
         let scale = if part == Part::All { 1.0f64 } else { 0.5 };
         let reuse = Reuse::of(sharing, part, scale);

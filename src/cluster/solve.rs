@@ -30,7 +30,9 @@ impl Sharing {
     pub fn solve(&self, options: &ClusterOptions) -> Clusters {
         let mut of_thread = vec![Verdict::Unknown(Reason::TooFewSamples); self.threads().len()];
         let cells = self.cells(options, &mut of_thread);
-        let misses = Misses::new(self, Part::All);
+        // A report shows the memory of threads that are not compared, too.
+        let is_needed = !cells.is_empty() || options.detail >= Detail::Report;
+        let misses = if is_needed { Misses::new(self, Part::All) } else { Misses::none(self) };
         let (regions, mut found) = self.find(&cells, &misses);
         let mut stability = None;
         if options.detail >= Detail::Report {
@@ -348,6 +350,15 @@ mod tests {
         assert_eq!(clusters.of_thread[2], Verdict::Unknown(Reason::FirstTouches));
         let members: Vec<&[u32]> = clusters.communities.iter().map(|community| &community.threads[..]).collect();
         assert_eq!(members, [&[1, 3, 5, 7, 9, 11][..], &[4, 6, 8, 10]]);
+        // No thread is compared; a report shows their memory all the same.
+        let told = |detail| {
+            let options = ClusterOptions { first_touches: Some(&[0; 12]), detail, ..ClusterOptions::default() };
+            solve(&stream.samples, 4 << 20, &options)
+        };
+        let (less, report) = (told(Detail::OverTime), told(Detail::Report));
+        assert_eq!(less.of_thread, [Verdict::Unknown(Reason::FirstTouches); 12]);
+        assert_eq!((less.of_thread, less.locality, less.demand), (report.of_thread, report.locality, report.demand));
+        assert!(less.communities.is_empty() && report.communities.is_empty() && !report.lines.is_empty());
     }
 
     #[test]

@@ -485,6 +485,11 @@ impl Sharing {
         }
     }
 
+    /// True if only some of the pages are kept.
+    pub(crate) fn is_thinned(&self) -> bool {
+        self.threshold < u64::MAX
+    }
+
     pub(crate) fn bytes(&self) -> usize {
         let lines = self.hot_lines.as_ref().map_or(0, HotLines::bytes);
         let tables = self.touches.bytes() + self.pages.bytes() + self.repeats.bytes();
