@@ -177,13 +177,14 @@ impl Candidates {
         }
     }
 
-    /// Records a request for the bytes of `operand`, which are at `addr`.
-    pub(super) fn read(&mut self, operand: &MemOp, addr: u64) {
+    /// Records a request for the bytes of `operand`, which are at `addr`. `literal`: its address follows from the code
+    /// alone.
+    pub(super) fn read(&mut self, operand: &MemOp, addr: u64, literal: bool) {
         let size = u64::from(operand.size);
-        let base = match operand.registers() {
+        let base = match literal {
             _ if operand.fs => Base::Fs,
-            0 => Base::Itself,
-            _ => Base::Registers,
+            true => Base::Itself,
+            false => Base::Registers,
         };
         for addr in [addr, addr.wrapping_add(size.saturating_sub(1))] {
             let read = Read { addr, base };

@@ -32,6 +32,8 @@ pub(super) struct Forward<'a, I: Semantics> {
     last: usize,
     /// Use writable memory as it was at the moment of the sample.
     memory: bool,
+    /// Registers whose value follows from the code alone, one bit each.
+    literals: u32,
 }
 
 /// Where control went after an instruction.
@@ -52,7 +54,7 @@ impl<'a, I: Semantics> Forward<'a, I> {
         here: Option<Here>,
         (site, steps): (&'a Site, usize),
     ) -> Self {
-        Self { decoded, found, code, here, site, steps, left: steps, last: 0, memory: false }
+        Self { decoded, found, code, here, site, steps, left: steps, last: 0, memory: false, literals: 0 }
     }
 
     /// New candidates depend on memory that other threads may write.
@@ -133,6 +135,7 @@ impl<'a, I: Semantics> Forward<'a, I> {
         machine.loaded = self.loaded(machine, insn, addresses);
         let next = machine.step(insn);
         machine.loaded = None;
+        self.literals = I::literals(insn, self.literals);
         match next {
             Next::Fall => Some(Went { ip: ip.wrapping_add(u64::from(insn.len)), level: 0, straight: true }),
             Next::Jump(ip) => {
@@ -161,7 +164,7 @@ impl<'a, I: Semantics> Forward<'a, I> {
         // Thread-local variables are writable.
         let constant = if operand.fs { None } else { self.code.constant(addr, size) };
         if constant.is_none() && self.memory {
-            self.found.read(operand, addr);
+            self.found.read(operand, addr, operand.registers() & !self.literals == 0);
         }
         Some((addr, constant?))
     }
@@ -170,6 +173,8 @@ impl<'a, I: Semantics> Forward<'a, I> {
     fn meet(&mut self, machine: &mut Machine<I>, branch: &Insn<I>, ip: u64, nested: usize) -> Option<Went> {
         let region = self.decoded.region(self.code, ip, &mut self.here)?;
         let bias = machine.bias;
+        // Either path may have changed them.
+        self.literals = 0;
         if let Some(effect) = &region.effect {
             machine.skip(effect);
             return match region.to {
@@ -185,6 +190,7 @@ impl<'a, I: Semantics> Forward<'a, I> {
         other.stack.lines = lines.copied_to(self.found.spare_lines());
         machine.stack.lines = lines;
         let met = self.arms(machine, &mut other, branch, region.to, nested + 1);
+        self.literals = 0;
         self.found.give_back(other.stack.lines);
         let level = if region.to == Point::Return { -1 } else { 0 };
         Some(Went { ip: met?, level, straight: false })

@@ -168,6 +168,8 @@ impl<I: Semantics> Engine<I> {
         let mut machine = now;
         if let Some(mut end) = end {
             std::mem::swap(&mut machine.stack, &mut end.stack);
+            // A sample without flags (A64) has those of a comparison that ran just before ip and whose operands are known.
+            machine.flags = end.flags;
             self.replay.give_back(end);
         }
         let lines = self.found.spare_lines().of(memory);

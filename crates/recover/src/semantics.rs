@@ -41,6 +41,13 @@ pub(super) trait Semantics: Isa {
     /// Runs one instruction. `None` if it is not modelled, or its outcome is unknown; the machine is then unchanged.
     fn step(machine: &mut Machine<Self>, insn: &Insn<Self>) -> Option<Next>;
 
+    /// The registers whose value after `insn` follows from the code alone, one bit each; `before` are those before it.
+    /// Instruction sets whose operands contain the address of a variable need not know any.
+    fn literals(insn: &Insn<Self>, before: u32) -> u32 {
+        let _ = (insn, before);
+        0
+    }
+
     /// Learns the registers before `insn`; those that it writes are unknown at the call. `after` are the registers
     /// after it. False for a contradiction.
     fn invert_registers(machine: &mut Machine<Self>, insn: &Insn<Self>, after: &Self::Registers) -> bool;

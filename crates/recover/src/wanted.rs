@@ -39,7 +39,7 @@ pub struct Wanted {
 pub(super) enum Base {
     /// The base of fs, possibly with registers.
     Fs,
-    /// A constant in the instruction.
+    /// A constant in the instruction or, on A64, in those before it.
     Itself,
     /// Registers.
     Registers,

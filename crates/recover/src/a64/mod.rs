@@ -82,6 +82,10 @@ impl Semantics for A64 {
         machine.step_a64(insn)
     }
 
+    fn literals(insn: &Insn<Self>, before: u32) -> u32 {
+        step::literals(insn, before)
+    }
+
     fn invert_registers(machine: &mut Machine<Self>, insn: &Insn<Self>, after: &Self::Registers) -> bool {
         machine.invert_registers(insn, after)
     }

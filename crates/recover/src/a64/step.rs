@@ -7,7 +7,7 @@ use super::flags::{holds, of, of_logical, of_sum, C};
 use super::opcodes::{atomic, is_store, load};
 use super::operands::{gpr, operand_size, rotated};
 use super::{A64, LR, VA_BITS};
-use crate::insn::{Flow, Insn, MemOp};
+use crate::insn::{bit, Flow, Insn, MemOp};
 use crate::machine::{Machine, Next};
 use crate::value::{mask, Val};
 
@@ -365,6 +365,22 @@ impl Machine<A64> {
             _ => {}
         }
     }
+}
+
+/// The registers that contain the address of a variable of the program, as `adrp` and `add` compute it; `before` are
+/// those before the instruction.
+pub(super) fn literals(insn: &Insn<A64>, before: u32) -> u32 {
+    let [to, from, third, _] = insn.code.operands;
+    let is_literal = match insn.code.opcode {
+        Opcode::ADR | Opcode::ADRP => true,
+        Opcode::ADD => {
+            let is_constant = matches!(third, Operand::Immediate(_) | Operand::Imm64(_) | Operand::ImmShift(..));
+            is_constant && gpr(from).is_some_and(|from| before & bit(from) != 0)
+        }
+        _ => false,
+    };
+    let to = gpr(to).filter(|_| is_literal).map_or(0, bit);
+    before & !insn.writes | to
 }
 
 /// True if the third operand is the same register as the second one, without a shift.

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use scxprof_base::sample::{Access, Method};
 
 use super::*;
-use crate::{Arch, Candidate, CodeWindow, Recovery, Regs, Unrecovered};
+use crate::{Arch, Candidate, CodeWindow, Recovery, Regs, Snapshot, Unrecovered};
 
 #[path = "../../tests/operand/a64.rs"]
 mod independent;
@@ -192,6 +192,25 @@ fn calls_and_branches_are_followed_as_far_as_they_are_decided() {
 }
 
 #[test]
+fn a_comparison_before_ip_decides_the_branch_at_ip() {
+    // cmp x0, #0; ip: b.eq +8; ldr x1, [x2]; ldr x1, [x3]
+    let code = [0xf100_001f, 0x5400_0040, 0xf940_0041, 0xf940_0061, RET];
+    let mut regs = regs(1);
+    let both = [(Method::After, HEAP + 0x2000), (Method::After, HEAP + 0x3000)];
+    assert_eq!(found(&code, &regs, &[]), both);
+    regs.gpr[0] = 0;
+    assert_eq!(found(&code, &regs, &[]), [(Method::Emulated, HEAP + 0x3000)]);
+    // Nobody knows what was compared once `mov x0, #7` has overwritten it: only what both paths do is certain.
+    let code = [0xf100_001f, 0xd280_00e0, 0x5400_0040, 0xf940_0041, 0xf940_0061, RET];
+    (regs.ip, regs.gpr[0]) = (BASE + 8, 7);
+    assert_eq!(found(&code, &regs, &[]), [(Method::Emulated, HEAP + 0x3000)]);
+    // A branch that leads to ip: the comparison may not have run.
+    let code = [0xf100_001f, 0x5400_0040, 0xf940_0041, 0xf940_0061, 0xb4ff_ffa5, RET];
+    (regs.ip, regs.gpr[0]) = (BASE + 4, HEAP);
+    assert_eq!(found(&code, &regs, &[])[0], (Method::Emulated, HEAP + 0x3000));
+}
+
+#[test]
 fn a_branch_into_the_middle_ends_the_way_back() {
     // ldr x0, [x1]; nop; ip: b -4 leads to the nop.
     let before = |words: &[u32]| found(words, &regs(2), &[]).len();
@@ -221,6 +240,21 @@ fn literals_pages_and_tags() {
         regs.gpr[1] = addr;
         assert_eq!(all(&[0xf940_0020, RET], &regs, &[]).1, Some(Unrecovered::Impossible), "{addr:#x}");
     }
+}
+
+#[test]
+fn variables_whose_address_the_code_contains_are_always_asked_for() {
+    // adrp x16, +0x2000; ldrb w17, [x16, #0x40]; add x16, x16, #0x100; ldr x0, [x16]; ldr x2, [x1]; ldr x3, [x2]
+    let code = [0xd000_0010, 0x3941_0211, 0x9104_0210, 0xf940_0200, 0xf940_0022, 0xf940_0043, RET];
+    // The line at x1, with the address of another one.
+    let mut memory = vec![0, STACK, 1, HEAP + 0x1000, HEAP + 0x9_0010];
+    memory.extend([0; 7]);
+    let (code, memory) = (bytes(&code), memory.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>());
+    let mut recovery = Recovery::new(1 << 20);
+    let outcome = recovery.recover_with(&regs(0), &[], Snapshot::new(&memory), OWN, &mut window(&code));
+    let wanted = outcome.wanted.unwrap();
+    assert_eq!(wanted.fixed, [BASE + 0x2100, BASE + 0x2040, 0, 0]);
+    assert_eq!((wanted.registers, wanted.lines), (1 << 1, [HEAP + 0x9_0000, 0, 0, 0]));
 }
 
 #[test]
