@@ -172,10 +172,9 @@ impl<I: Semantics> Engine<I> {
             machine.flags = end.flags;
             self.replay.give_back(end);
         }
-        let lines = self.found.spare_lines().of(memory);
         let steps = self.reach.steps(regs.ip);
         let limits = (&site, steps);
-        if lines.is_empty() {
+        if memory.is_empty() {
             let last = Forward::new(&mut self.decoded, &mut self.found, code, here, limits).run(machine, regs.ip);
             self.reach.found(regs.ip, steps, last);
             return Ok(());
@@ -185,7 +184,8 @@ impl<I: Semantics> Engine<I> {
         let forward = Forward::new(&mut self.decoded, &mut self.found, code, here, limits);
         let mut last = forward.run(machine.clone(), regs.ip);
         if self.found.all.len() < site.room || self.found.unknown > unknown {
-            machine.stack.lines = lines;
+            // Even a run without any line finds out which lines the next samples should have.
+            machine.stack.lines = self.found.spare_lines().of(memory);
             // The second run evaluates the same operands again, with more knowledge. Accesses further from ip must not
             // take the place of accesses that need memory, because other samples find them more often.
             self.found.operands.truncate(operands);
@@ -193,8 +193,6 @@ impl<I: Semantics> Engine<I> {
             let forward = Forward::new(&mut self.decoded, &mut self.found, code, here, limits);
             last = last.max(forward.with_memory().run(machine, regs.ip));
             self.found.fill(site.room);
-        } else {
-            self.found.give_back(lines);
         }
         self.reach.found(regs.ip, steps, last);
         Ok(())

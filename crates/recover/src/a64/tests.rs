@@ -258,6 +258,23 @@ fn variables_whose_address_the_code_contains_are_always_asked_for() {
 }
 
 #[test]
+fn a_sample_without_lines_asks_for_those_that_it_lacks() {
+    // ldr x0, [x1]; ldr x2, [x0]
+    let code = bytes(&[0xf940_0020, 0xf940_0002, RET]);
+    let mut recovery = Recovery::new(1 << 20);
+    let mut wanted = |memory: &[u64]| {
+        let memory: Vec<u8> = memory.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let outcome = recovery.recover_with(&regs(0), &[], Snapshot::new(&memory), OWN, &mut window(&code));
+        let found: Vec<_> = outcome.candidates.iter().map(|found| (found.method, found.addr)).collect();
+        assert_eq!(found, [(Method::AtIp, HEAP + 0x1000)]);
+        outcome.wanted.map(|wanted| wanted.registers)
+    };
+    assert_eq!(wanted(&[0, STACK, 0]), Some(1 << 1));
+    // No memory was recorded.
+    assert_eq!(wanted(&[]), None);
+}
+
+#[test]
 fn written_registers_include_implicit_ones() {
     let writes = |word| insn(word).unwrap().writes;
     for (word, expected) in [
