@@ -187,9 +187,9 @@ static void end(void) {
             continue;
         fprintf(out, "%s{\"group\":%u,\"instructions\":%" PRIu64 ",\"units\":%" PRIu64 ",\"loads\":%" PRIu64 ",\"stores\":%" PRIu64
                 ",\"l1\":%" PRIu64 ",\"l2\":%" PRIu64 ",\"near\":%" PRIu64 ",\"first\":%" PRIu64 ",\"capacity\":%" PRIu64
-                ",\"written\":%" PRIu64 ",\"transfers\":%" PRIu64 ",\"upgrades\":%" PRIu64 "}",
+                ",\"written\":%" PRIu64 ",\"transfers\":%" PRIu64 ",\"upgrades\":%" PRIu64 ",\"kernel\":%" PRIu64 "}",
                 comma, group, sum.instructions, sum.units, sum.loads, sum.stores, sum.l1, sum.l2, sum.near, sum.first, sum.capacity,
-                sum.written, sum.transfers, sum.upgrades);
+                sum.written, sum.transfers, sum.upgrades, sum.kernel);
         comma = ",";
     }
     fputs("],\"cpu\":[", out);
@@ -216,6 +216,16 @@ static inline bool phys_of(qemu_plugin_meminfo_t info, uint64_t vaddr, uint64_t 
     return *phys < ram_size;
 }
 
+// The LLC has missed.
+static void missed_at(unsigned cpu, uint64_t vaddr, uint64_t ip, bool records_page) {
+    if (ip >= USER_END)
+        now[cpu]->kernel++;
+    if (records_page) {
+        page_of(now[cpu] - counts[cpu], vaddr / PAGE)->misses++;
+        page_misses++;
+    }
+}
+
 static inline void model(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t vaddr, uint64_t phys, bool store, uint64_t ip) {
     uint64_t next = (vaddr | (LINE - 1)) + 1, next_phys = (phys | (LINE - 1)) + 1;
     // An access of QEMU has 16 bytes at most: most need no call.
@@ -223,19 +233,14 @@ static inline void model(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t vadd
     bool records = recording && now[cpu] >= counts[cpu] + WORKLOAD;
     // Of kernel memory only the accesses are kept.
     bool records_page = records && vaddr < USER_END;
-    unsigned group = now[cpu] - counts[cpu];
-    if (access_line(cpu, phys / LINE, store) && records_page) {
-        page_of(group, vaddr / PAGE)->misses++;
-        page_misses++;
-    }
+    if (access_line(cpu, phys / LINE, store))
+        missed_at(cpu, vaddr, ip, records_page);
     // The next line is on a page of its own if the access spans pages.
     bool is_ram = spans && (next % PAGE ? next_phys < ram_size : phys_of(info, next, &next_phys));
-    if (is_ram && access_line(cpu, next_phys / LINE, store) && records_page) {
-        page_of(group, next / PAGE)->misses++;
-        page_misses++;
-    }
+    if (is_ram && access_line(cpu, next_phys / LINE, store))
+        missed_at(cpu, next, ip, records_page);
     if (records)
-        bloom_put(group, ip, vaddr);
+        bloom_put(now[cpu] - counts[cpu], ip, vaddr);
 }
 
 // An access of kernel code for a workload is kept, where that is all that is done.

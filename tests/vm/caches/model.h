@@ -32,6 +32,7 @@ struct line {
 
 struct counts {
     uint64_t instructions, units, loads, stores, l1, l2, near, first, capacity, written, transfers, upgrades;
+    uint64_t kernel; // misses of the LLC by kernel code: a part of first, capacity and written
 };
 
 static unsigned cpus, llcs;

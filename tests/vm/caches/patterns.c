@@ -146,16 +146,16 @@ static void expect(const char *what, unsigned group, struct counts want) {
     if (at && sscanf(at + strlen(key),
                      "\"instructions\":%" SCNu64 ",\"units\":%" SCNu64 ",\"loads\":%" SCNu64 ",\"stores\":%" SCNu64 ",\"l1\":%" SCNu64
                      ",\"l2\":%" SCNu64 ",\"near\":%" SCNu64 ",\"first\":%" SCNu64 ",\"capacity\":%" SCNu64 ",\"written\":%" SCNu64
-                     ",\"transfers\":%" SCNu64 ",\"upgrades\":%" SCNu64,
+                     ",\"transfers\":%" SCNu64 ",\"upgrades\":%" SCNu64 ",\"kernel\":%" SCNu64,
                      &got.instructions, &got.units, &got.loads, &got.stores, &got.l1, &got.l2, &got.near, &got.first, &got.capacity,
-                     &got.written, &got.transfers, &got.upgrades) != 12)
+                     &got.written, &got.transfers, &got.upgrades, &got.kernel) != 13)
         check(false, "a group's part of the line is not complete");
     if (memcmp(&got, &want, sizeof got)) {
-        static const char *const names[] = {"instructions", "units", "loads",    "stores",  "l1",        "l2",
-                                            "near",         "first", "capacity", "written", "transfers", "upgrades"};
+        static const char *const names[] = {"instructions", "units", "loads",   "stores",    "l1",       "l2",    "near",
+                                            "first",        "capacity", "written", "transfers", "upgrades", "kernel"};
         failures++;
         printf("patterns: %s: group %u:", what, group);
-        for (int i = 0; i < 12; i++)
+        for (int i = 0; i < 13; i++)
             if (((uint64_t *)&got)[i] != ((uint64_t *)&want)[i])
                 printf(" %s is %" PRIu64 ", not %" PRIu64, names[i], ((uint64_t *)&got)[i], ((uint64_t *)&want)[i]);
         putchar('\n');
@@ -295,6 +295,22 @@ static void spanning(void) {
     on_access(0, STORE | 3, KERNEL + RAM_SIZE, NULL);
     stop();
     EXPECT("two pages; not IO, not outside RAM", 0, .loads = 4, .stores = 1, .l1 = 3, .l2 = 3, .first = 3);
+}
+
+static void kernel_code(void) {
+    fresh();
+    void *kernel = (void *)(KERNEL + 0x1000), *user = (void *)0x400000;
+    on_access(0, LOAD | 2, KERNEL + 1 * LINE, kernel);
+    on_access(0, LOAD | 2, 2 * LINE, kernel);
+    on_access(0, LOAD | 2, 2 * LINE, kernel);
+    on_access(0, LOAD | 2, 3 * LINE, user);
+    // Two lines, and two misses.
+    on_access(0, STORE | 3, KERNEL + 5 * LINE - 4, kernel);
+    on_access(4, STORE | 2, 1 * LINE, user);
+    on_access(0, LOAD | 2, KERNEL + 1 * LINE, kernel);
+    stop();
+    EXPECT("by kernel code", 0, .loads = 5, .stores = 2, .l1 = 6, .l2 = 6, .first = 5, .written = 1, .transfers = 1, .kernel = 5);
+    EXPECT("by user code", 4, .stores = 1, .l1 = 1, .l2 = 1, .first = 1);
 }
 
 static void groups(void) {
@@ -615,6 +631,7 @@ int main(int argc, char **argv) {
     sharing();
     inclusion();
     spanning();
+    kernel_code();
     groups();
     windows_of_counts();
     records();

@@ -22,6 +22,8 @@ pub struct Round {
     pub capacity: f64,
     pub first: f64,
     pub transfers: f64,
+    /// Those of the misses that are by kernel code.
+    pub kernel: f64,
     /// Migrations to a CPU of another last-level cache.
     pub crossings: f64,
     /// Of the guest's time.
@@ -127,6 +129,7 @@ struct Group {
     capacity: u64,
     written: u64,
     transfers: u64,
+    kernel: u64,
 }
 
 #[derive(Deserialize)]
@@ -315,6 +318,7 @@ fn sum(window: &Window) -> Round {
         round.capacity += group.capacity as f64;
         round.first += group.first as f64;
         round.transfers += group.transfers as f64;
+        round.kernel += group.kernel as f64;
     }
     round
 }

@@ -23,13 +23,14 @@ pub fn parts(input: &Input, arms: &[Compared], ranks: &[Rank], verdicts: Vec<Str
     for of in arms.chunk_by(|a, b| (&a.arm.machine, &a.arm.scheduler) == (&b.arm.machine, &b.arm.scheduler)) {
         let Some(first) = of.first() else { continue };
         parts.push(Part::Heading(format!("{}: {}", first.arm.machine, first.arm.scheduler)));
-        let head = "workload|arm|misses|written|capacity|first|transfers|saved|score|locality|avoidable|instructions|units a second|moves|rounds";
+        let head = "workload|arm|misses|written|capacity|first|transfers|kernel|saved|score|locality|avoidable|instructions|units a second|moves|rounds";
         parts.push(Part::Table(2, table(head, of.iter().map(measured))));
     }
     if !arms.is_empty() {
         parts.push(Part::Lines(vec![
-            "misses: of the last-level caches, by the workload per unit of its work; written, capacity and first are their causes"
+            "misses: of the last-level caches, by the workload per unit of its work; written, capacity and first are their causes,"
                 .to_owned(),
+            "kernel those by kernel code".to_owned(),
             "saved: the part of the misses of none that an arm does not have, by the means of both; instructions, moves to another"
                 .to_owned(),
             "last-level cache: per unit, too; ± and [ ]: 95 % intervals".to_owned(),
@@ -78,6 +79,7 @@ fn measured(of: &Compared) -> Vec<String> {
         bare(of.per_unit(|it| it.capacity)),
         bare(of.per_unit(|it| it.first)),
         bare(of.per_unit(|it| it.transfers)),
+        bare(of.per_unit(|it| it.kernel)),
         // Of itself it is 0 by definition.
         percent(of.saved().filter(|_| of.arm.name != crate::numbers::NONE)),
         figure(prediction.score),
