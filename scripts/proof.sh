@@ -24,17 +24,19 @@ room=3500000
 skip() { printf 'SKIP: %s: %s\n' "$1" "$2"; }
 
 # The guests: name, CPUs as QEMU takes them, last-level caches, schedulers, workloads, and what else the driver takes; `oracle` where the
-# plugin is asked for each access that scxprof saw, too. With the scheduler `none` that is all that is done.
+# plugin is asked for each access that scxprof saw, too. With the scheduler `none` that is all that is done. `only=kernel` is for the plugin:
+# no caches, and only accesses of kernel code are kept.
 # Programs in one guest are sampled once and then run under each of its schedulers.
 guests() {
     cat <<-END
 	mitosis-a 8,sockets=2,cores=4 2 mitosis demo,chase,rings,hash oracle
-	mitosis-b 8,sockets=2,cores=4 2 mitosis hotfield,three,falseshare,servers oracle
+	mitosis-b 8,sockets=2,cores=4 2 mitosis hotfield,three,falseshare oracle
 	layered 8,sockets=2,cores=4 2 layered demo,chase,rings,hash,three
 	cpusets 8,sockets=2,cores=4 2 cpusets demo,chase,rings,hash,three,falseshare
 	four 16,sockets=4,cores=4 4 mitosis demo,fleet
 	build 8,sockets=2,cores=4 2 mitosis build window=1
-	kernel 2,sockets=2,cores=1 2 none pipes,unixes,loopback,readers,written,events,futexes oracle kernel=yes sample=9 freq=4000
+	kernel 2,sockets=2,cores=1 2 none pipes,unixes,loopback,readers,written,events,futexes oracle only=kernel kernel=yes sample=9 freq=4000
+	servers 8,sockets=2,cores=4 2 mitosis servers kernel=yes
 	END
 }
 
@@ -102,7 +104,7 @@ needs_of() {
     esac
 }
 
-# guest NAME SMP CACHES SCHEDULERS WORKLOADS [oracle] [KEY=VALUE...]: runs one; its lines go to NAME.out.
+# guest NAME SMP CACHES SCHEDULERS WORKLOADS [oracle] [only=kernel] [KEY=VALUE...]: runs one; its lines go to NAME.out.
 guest() {
     local name=$1 smp=$2 caches=$3 cpus=${2%%,*} oracle="" extra="" model missing it begin=$SECONDS status=0 schedulers=() workloads=()
     for it in ${4//,/ }; do
@@ -128,7 +130,10 @@ guest() {
     it=$(IFS=, && printf 'workload=%s' "${workloads[*]}")
     model=l1=32:8,l2=512:8,llc=16384:16
     # Turns that are shorter than the time between two samples, and a filter in which few are found by chance.
-    case " $* " in *" kernel=yes "*) model=only=kernel,bloom_mib=1024,slice=20000 ;; esac
+    if [ "${1:-}" = only=kernel ]; then
+        model=only=kernel,bloom_mib=1024,slice=20000
+        shift
+    fi
     {
         printf '# cpus: %s\n' "$smp"
         printf '# needs: %s\n' "$folder/scxprof" "$folder/demo-workload" "$work/family" "$folder/examples/proof-guest"

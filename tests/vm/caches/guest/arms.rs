@@ -29,6 +29,8 @@ pub struct Arm {
     /// The configuration for scx_mitosis, and what `scxprof score --json` says of it.
     pub mitosis: String,
     pub score: Value,
+    /// The same by samples of kernel code too, where there are any.
+    pub kernel_score: Value,
     /// The same for scx_layered.
     pub layered: String,
     pub layered_score: Value,
@@ -37,7 +39,12 @@ pub struct Arm {
 impl Arm {
     fn new(name: &'static str, groups: Groups, cpus: u32) -> Result<Self> {
         let (mitosis, layered) = (mitosis(&groups).to_string(), layered(&groups, cpus)?);
-        Ok(Self { name, groups, mitosis, score: Value::Null, layered, layered_score: Value::Null })
+        Ok(Self::of(name, groups, mitosis, layered))
+    }
+
+    const fn of(name: &'static str, groups: Groups, mitosis: String, layered: String) -> Self {
+        let [score, kernel_score, layered_score] = [Value::Null, Value::Null, Value::Null];
+        Self { name, groups, mitosis, score, kernel_score, layered, layered_score }
     }
 
     /// What `scxprof extract` prints with these words, for the machine of the profile.
@@ -51,12 +58,12 @@ impl Arm {
         };
         let (mitosis, layered) = (extract("mitosis")?, extract("layered")?);
         let groups = groups_of(&mitosis)?;
-        Ok(Self { name, groups, mitosis, score: Value::Null, layered, layered_score: Value::Null })
+        Ok(Self::of(name, groups, mitosis, layered))
     }
 }
 
-/// Makes all configurations from a profile of the workload.
-pub fn make(profile: &str, llcs: u32, cpus: u32) -> Result<Vec<Arm>> {
+/// Makes all configurations from a profile of the workload, and from another one with kernel code, if there is one.
+pub fn make(profile: &str, kernel: Option<&str>, llcs: u32, cpus: u32) -> Result<Vec<Arm>> {
     let samples = names_of(profile)?;
     let found = Arm::printed("scxprof", profile, &[])?;
     let each = Arm::printed("each", profile, &["--target-llcs", "1"])?;
@@ -69,6 +76,11 @@ pub fn make(profile: &str, llcs: u32, cpus: u32) -> Result<Vec<Arm>> {
     ];
     for share in SHARES {
         arms.push(Arm::printed("best", profile, &["--min-share", share])?);
+    }
+    if let Some(kernel) = kernel {
+        arms.push(Arm::printed("kernel", kernel, &[])?);
+        let scores = score(arms.iter().map(|arm| &*arm.mitosis), kernel, ("known", &[]))?;
+        arms.iter_mut().zip(scores).for_each(|(arm, score)| arm.kernel_score = score);
     }
     let caches = llcs.to_string();
     let of_mitosis = score(arms.iter().map(|arm| &*arm.mitosis), profile, ("known", &[]))?;

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! proof-guest run machine=NAME llcs=2 workload=NAME,... scheduler=mitosis,... [rounds=5] [nones=3] [sample=10] [settle=0.15]
-//!     [window=0.2] [arms=none,...]
+//!     [window=0.2] [arms=none,...] [kernel=yes]
 //! proof-guest oracle llcs=2 workload=NAME,... [sample=2] [freq=1000] [kernel=yes]
 //! proof-guest client PORT                          the client of memcached
 //! ```
@@ -106,6 +106,8 @@ struct Plan<'a> {
     /// How often the arm without a configuration runs in each round: where its threads are is chance, and all others are compared with it.
     nones: u32,
     sample: &'a str,
+    /// It is sampled a second time, with kernel code.
+    kernel: bool,
     /// How long the workload runs before misses are counted, so that the caches are as full as they get.
     settle: Duration,
     window: Duration,
@@ -123,6 +125,7 @@ impl<'a> Plan<'a> {
             rounds: options.number("rounds", 5)?,
             nones: options.number("nones", 3)?,
             sample: options.text("sample", "10"),
+            kernel: options.text("kernel", "") == "yes",
             settle: Duration::from_secs_f64(options.number("settle", 0.15)?),
             window: Duration::from_secs_f64(options.number("window", 0.2)?),
             arms: options.list("arms"),
@@ -131,21 +134,32 @@ impl<'a> Plan<'a> {
 }
 
 fn run(plan: &Plan, schedulers: &[&str], who: &Who, page: &mut Page) -> Result<()> {
-    let profile = format!("/tmp/{}.tar.gz", plan.workload);
-    workloads::sample(&Workload::start(plan.workload, SAMPLED)?, plan.sample, &[], &profile, (|| (), || ()))?;
-    let mut arms = arms::make(&profile, plan.llcs, plan.cpus)?;
+    let sampled = |end: &str, more: &[&str]| {
+        let profile = format!("/tmp/{}{end}.tar.gz", plan.workload);
+        workloads::sample(&Workload::start(plan.workload, SAMPLED)?, plan.sample, more, &profile, (|| (), || ()))?;
+        anyhow::Ok(profile)
+    };
+    let profile = sampled("", &[])?;
+    let kernel = if plan.kernel { Some(sampled("-kernel", &workloads::WITH_KERNEL)?) } else { None };
+    let mut arms = arms::make(&profile, kernel.as_deref(), plan.llcs, plan.cpus)?;
     arms.retain(|arm| plan.arms.is_empty() || plan.arms.contains(&arm.name));
-    page.send(1, &fs::read(&profile)?);
+    for profile in [Some(profile), kernel].into_iter().flatten() {
+        page.send(1, &fs::read(profile)?);
+    }
     for scheduler in schedulers {
         // scx_layered gives layers CPUs by what they use, whatever the caches: there it is the same as scxprof's.
         let arms: Vec<&Arm> = arms.iter().filter(|arm| *scheduler != "layered" || arm.name != "each").collect();
         for arm in &arms {
             let score = if *scheduler == "layered" { &arm.layered_score } else { &arm.score };
-            println!("{} {scheduler} {}: {:?} score {}", plan.workload, arm.name, arm.groups, score["score"]["mid"]);
+            let (mid, of_kernel) = (&score["score"]["mid"], &arm.kernel_score["score"]["mid"]);
+            println!(
+                "{} {scheduler} {}: {:?} score {mid}, with kernel code {of_kernel}",
+                plan.workload, arm.name, arm.groups
+            );
             page.line(&json!({"prediction": {
                 "machine": plan.machine, "scheduler": scheduler, "workload": plan.workload, "arm": arm.name,
                 "score": score["score"], "locality": score["locality"], "avoidable": score["avoidable"],
-                "groups": arm.groups,
+                "with_kernel": arm.kernel_score, "groups": arm.groups,
             }}));
         }
         let again = (1..plan.nones).filter_map(|times| Some((*arms.iter().find(|arm| arm.name == "none")?, times)));

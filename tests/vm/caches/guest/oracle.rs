@@ -33,8 +33,7 @@ pub fn check(name: &str, sampling: &Sampling, who: &Who, page: &mut Page) -> Res
     // ends real-time threads that don't.
     let mut options = vec!["--freq", sampling.freq, "--realtime", "0"];
     if sampling.kernel {
-        // In rings of the usual size nearly half of the samples at 4 kHz were lost.
-        options.extend(["--kernel", "--mmap-pages", "4096"]);
+        options.extend(workloads::WITH_KERNEL);
     }
     // Not before and after: scxprof reads the kernel's symbols, which takes long with the model.
     let begin = || {

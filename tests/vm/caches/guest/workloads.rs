@@ -19,6 +19,8 @@ const MEMCACHED: u16 = 6401;
 const BUILT: &str = "/tmp/built";
 /// What `scxprof record` says.
 const RECORD_SAID: &str = "/tmp/record.out";
+/// Options of `scxprof record` for samples of kernel code too: in rings of the usual size nearly half of the samples at 4 kHz were lost.
+pub const WITH_KERNEL: [&str; 3] = ["--kernel", "--mmap-pages", "4096"];
 /// How long threads stay where they are put, so that each has run there.
 const SHUFFLED: Duration = Duration::from_millis(30);
 /// How long after threads that are sampled were moved they are moved again.
