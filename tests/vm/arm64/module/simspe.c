@@ -264,7 +264,7 @@ static u8 *packet(u8 *at, u8 header, u64 payload)
 }
 
 /* A record ends with its time, or with a packet that says no more; what is before that is padded. */
-static void make(struct perf_event *event, struct pt_regs *regs, struct operation *op, u8 *bytes)
+static void make(struct perf_event *event, struct pt_regs *regs, struct operation *op, u64 count, u8 *bytes)
 {
 	u64 address = GENMASK_ULL(55, 0), config = event->attr.config;
 	u8 *at = bytes;
@@ -287,7 +287,7 @@ static void make(struct perf_event *event, struct pt_regs *regs, struct operatio
 	if (event->hw.flags & HAS_CONTEXT)
 		at = packet(at, 0x64, task_pid_nr(current));
 	if (config & TS_ENABLE)
-		packet(bytes + RECORD - 9, 0x71, read_sysreg(cntvct_el0));
+		packet(bytes + RECORD - 9, 0x71, count);
 	else
 		bytes[RECORD - 1] = 0x01;
 }
@@ -318,15 +318,29 @@ static u64 next_ns(struct perf_event *event)
 	return ns - (ns >> 3) + (((ns >> 2) * random) >> 16);
 }
 
+/* CLOCK_MONOTONIC, and the count at the same moment: a busy host may stop the machine between two readings. */
+static u64 moment(u64 *count)
+{
+	u64 before, after;
+	int tries = 8;
+
+	do {
+		before = ktime_get_mono_fast_ns();
+		*count = read_sysreg(cntvct_el0);
+		after = ktime_get_mono_fast_ns();
+	} while (after - before > NSEC_PER_MSEC && --tries);
+	return before;
+}
+
 static void sampled(struct core *c, struct perf_event *event, struct pt_regs *regs, struct operation *op)
 {
 	struct buffer *buffer = perf_get_aux(&c->handle);
-	u64 time = ktime_get_mono_fast_ns();
+	u64 count, time = moment(&count);
 	u8 bytes[RECORD];
 
 	if (!buffer || !c->room)
 		return;
-	make(event, regs, op, bytes);
+	make(event, regs, op, count, bytes);
 	if (lose && !(++c->samples % lose)) {
 		/* Half of it. */
 		memcpy(buffer->base + c->at + c->written, bytes, RECORD / 2 - 3);
