@@ -98,12 +98,11 @@ bench-against: deps ## Tell what got slower since a commit (REV=HEAD~1; as root 
 	@CARGO="$(CARGO)" benches/against.sh $(REV) $(ARGS)
 
 bench-big-host: deps ## Print what a host costs by its size, to 512 CPUs and 100,000 threads, by simulation (ARGS="8 32")
-	$(CARGO) build --locked --profile bench --features demo --example big_host
+	$(CARGO) build --locked --release --features demo --example big_host
 	@$(TARGET)/release/examples/big_host $(ARGS)
 
 versus-perf: deps ## Compare scxprof with perf on the same work (ARGS="files --rounds 3"; benches/README.md)
-	$(CARGO) build --locked --release --features demo --bins
-	$(CARGO) build --locked --profile bench --features demo --example versus-perf --example make_profile
+	$(CARGO) build --locked --release --features demo --bins --example versus-perf --example make_profile
 	@$(TARGET)/release/examples/versus-perf $(or $(ARGS),--help)
 
 fuzz: ## Run each fuzz target for FUZZ_SECONDS (30)

@@ -32,7 +32,7 @@ pids=()
 trap 'kill "${pids[@]}" 2>/dev/null || :; rm -rf "$work"' EXIT
 
 echo "Making the recordings and the trace ..." >&2
-"$cargo" build --quiet --locked --profile bench --features demo --example make_profile
+"$cargo" build --quiet --locked --release --features demo --example make_profile
 for samples in 100000 1000000; do
   "$target/release/examples/make_profile" "$samples" "$work/$samples.data"
 done

@@ -10,8 +10,7 @@ cd "$(dirname "$0")/.."
 export PATH="$PATH:${HOME:-/root}/.cargo/bin"
 target=${CARGO_TARGET_DIR:-target}
 
-"${CARGO:-cargo}" build --locked --release --bin scxprof
-"${CARGO:-cargo}" build --locked --profile bench --example truth
+"${CARGO:-cargo}" build --locked --release --bin scxprof --example truth
 as_root=()
 if [ "$(id -u)" -ne 0 ] && [ -z "${NO_SUDO:-}" ] && sudo -n true 2>/dev/null; then
     as_root=(sudo -n -E -- env PATH="$PATH")
