@@ -5,17 +5,17 @@
 //! caches avoid both, and because several groups can share a subcell, such a configuration often exists. If there are more
 //! caches than groups, subcells without threads make the others small enough for a cache; their CPUs are lent.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::aligned_cell::AlignedCell;
+use super::arranged::{arrangements, number, Arrangement, Units};
 use super::cell::{Basis, Cell, Subcell};
 use super::consumer::{subcell_of, Consumer};
 use super::decide::Decision;
-use super::express::joint_name;
 use super::members::{CommunityIndex, Member, Members, Verdict};
-use super::mitosis::{self, MAX_ORS, MAX_SUBCELLS};
+use super::mitosis::{self, MAX_SUBCELLS};
 use super::note::Note;
-use super::prefixes::tidy;
+use super::parted::Parted;
 use super::shares::CellCpus;
 use super::tally::{CellIndex, Tally};
 use crate::cluster::layout::{lent, share, Load};
@@ -23,10 +23,6 @@ use crate::sample::Comm;
 
 /// A smaller difference in what stays in one cache counts as no difference.
 const CLEARLY: f64 = 0.01;
-/// The name of a subcell without threads.
-const SPARE: &str = "spare";
-/// The prefix that it matches, followed by a number: 15 bytes, the most that a name can have.
-const NOBODY: &str = "no-such-thread";
 
 /// A configuration whose subcells fit the caches.
 pub(super) struct Aligned {
@@ -59,11 +55,11 @@ pub(super) fn aligned(
         let Some(now) = fits.cells.get(to) else { continue };
         let cells = of_cell.get(&at).map(Vec::as_slice).unwrap_or_default();
         let facts = CellFacts { members, cells, cpus };
-        let Some((arrangement, kept)) = facts.best(cell, now) else { continue };
-        let Some(found) = arrangement.subcells(cell, bases, members) else { continue };
+        let Some(Best { of: parted, arrangement, worth }) = facts.best_of_all(cell, bases, now) else { continue };
+        let Some(found) = arrangement.subcells(&parted.cell, &parted.bases, members) else { continue };
         let is_as_meant = |(comm, cell_of_name): (Comm, CellIndex)| {
             !cells.contains(&cell_of_name) || {
-                let unit = subcell_of(&cell.subcells, comm.as_bytes());
+                let unit = subcell_of(&parted.cell.subcells, comm.as_bytes());
                 let place = subcell_of(&found.subcells, comm.as_bytes());
                 unit.and_then(|unit| found.place_of.get(unit)) == place.as_ref()
             }
@@ -72,16 +68,19 @@ pub(super) fn aligned(
             continue;
         }
         let name = |subcell: &Subcell| format!("{}/{}", cell.name, subcell.name);
-        let taken = cell.subcells.iter().zip(&found.place_of);
-        let taken = taken.filter_map(|(subcell, place)| Some((name(subcell), name(found.subcells.get(*place)?))));
+        let place = |at: usize| found.subcells.get(*found.place_of.get(parted.largest(at)?)?);
+        let taken = cell.subcells.iter().enumerate();
+        let taken = taken.filter_map(|(at, subcell)| Some((name(subcell), name(place(at)?))));
         aligned.taken_by.extend(taken);
         aligned.notes.push(Note::Aligned(AlignedCell {
             cell: cell.name.clone(),
             caches: cpus.caches.count,
-            groups: found.groups(&cell.subcells),
+            groups: found.groups(&parted.cell.subcells),
+            parted: found.parted(&parted, cell),
             spare: arrangement.spare,
             subcells: now.subcells.len().max(1),
-            kept,
+            kept: worth.each_ref().map(|it| it.kept),
+            stays: worth.each_ref().map(|it| it.stays),
         }));
         if let (Some(cell), Some(bases)) =
             (aligned.configuration.cells.get_mut(to), aligned.configuration.bases.get_mut(to))
@@ -108,6 +107,14 @@ struct Census {
     shared: Vec<Vec<f64>>,
 }
 
+/// Where a community is.
+struct Home {
+    community: CommunityIndex,
+    /// Subcells with its share in each: one, or the parts of a subcell that is divided.
+    parts: Vec<(usize, f64)>,
+    samples: f64,
+}
+
 /// CPUs in equal parts, for the mean of the cells.
 struct Parts {
     /// CPUs of each.
@@ -116,32 +123,13 @@ struct Parts {
     near: Vec<Vec<f64>>,
 }
 
-/// Which groups are in which place.
-#[derive(Debug, Clone, PartialEq)]
-struct Arrangement {
-    /// The place of each subcell, in the scheduler's numbering; that of the catch-all is 0.
-    place_of: Vec<usize>,
-    places: usize,
-    /// Places without threads behind them.
-    spare: usize,
-}
-
-/// The number of a subcell for the scheduler, of its place in the file.
-fn number(subcells: &[Subcell], at: usize) -> usize {
-    let catch_all = subcells.iter().position(Subcell::is_catch_all);
-    match catch_all {
-        Some(it) if it == at => 0,
-        Some(it) if it < at => at,
-        _ => at + 1,
-    }
-}
-
 impl CellFacts<'_> {
     fn threads(&self) -> impl Iterator<Item = &Member> {
         self.members.threads.iter().filter(|it| self.cells.contains(&it.cell))
     }
 
-    fn census(&self, subcells: &[Subcell]) -> Census {
+    fn census(&self, of: &Parted) -> Census {
+        let subcells = &of.cell.subcells;
         let count = subcells.len().max(1);
         let mut loads = vec![Load::default(); count];
         let awake = self.members.awake();
@@ -159,24 +147,40 @@ impl CellFacts<'_> {
                 }
             }
         }
-        let home = |samples: &[f64]| {
-            let most = samples.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1).then(b.0.cmp(&a.0)));
-            most.map_or(0, |it| it.0)
+        // The subcell that it is most in; if that is divided, the share of each part.
+        let home = |samples: &[f64]| -> Vec<(usize, f64)> {
+            let mut by_subcell: BTreeMap<usize, Vec<(usize, f64)>> = BTreeMap::new();
+            for (at, whole) in of.of.iter().enumerate() {
+                let at = number(subcells, at);
+                by_subcell.entry(*whole).or_default().push((at, samples.get(at).copied().unwrap_or_default()));
+            }
+            let sum = |parts: &[(usize, f64)]| parts.iter().map(|it| it.1).sum::<f64>();
+            let first = |parts: &[(usize, f64)]| parts.iter().map(|it| it.0).min();
+            let most = by_subcell.into_values().max_by(|a, b| sum(a).total_cmp(&sum(b)).then(first(b).cmp(&first(a))));
+            match most.as_deref() {
+                None => vec![(0, 1.0)],
+                Some([(at, _)]) => vec![(*at, 1.0)],
+                Some(parts) => parts.iter().map(|(at, of)| (*at, of / sum(parts).max(f64::MIN_POSITIVE))).collect(),
+            }
         };
         // Threads of different cells have different CPUs, wherever their subcells are.
-        let mut homes: BTreeMap<CellIndex, Vec<(CommunityIndex, usize, f64)>> = BTreeMap::new();
+        let mut homes: BTreeMap<CellIndex, Vec<Home>> = BTreeMap::new();
         for (community, (cell, samples)) in of_community {
-            homes.entry(cell).or_default().push((community, home(&samples), samples.iter().sum()));
+            let of = Home { community, parts: home(&samples), samples: samples.iter().sum() };
+            homes.entry(cell).or_default().push(of);
         }
         let mut shared = vec![vec![0.0; count]; count];
         let affinity = &self.members.affinity;
         for homes in homes.values() {
-            for (at, &(a, from, samples)) in homes.iter().enumerate() {
-                for &(b, to, _) in homes.iter().skip(at) {
-                    let is_worth_samples = affinity.is_empty() && a == b;
-                    let accesses = if is_worth_samples { samples } else { affinity.get(a, b) };
-                    if let Some(it) = shared.get_mut(from).and_then(|it| it.get_mut(to)) {
-                        *it += accesses;
+            for (at, from) in homes.iter().enumerate() {
+                for to in homes.iter().skip(at) {
+                    let is_worth_samples = affinity.is_empty() && from.community == to.community;
+                    let known = affinity.get(from.community, to.community);
+                    let accesses = if is_worth_samples { from.samples } else { known };
+                    for ((a, part), (b, of)) in from.parts.iter().flat_map(|a| to.parts.iter().map(move |b| (a, b))) {
+                        if let Some(it) = shared.get_mut(*a).and_then(|it| it.get_mut(*b)) {
+                            *it += accesses * part * of;
+                        }
                     }
                 }
             }
@@ -212,25 +216,66 @@ impl CellFacts<'_> {
         parts
     }
 
-    /// The best places for the subcells of the finding, if they are clearly better than those of now, and what stays in one cache
-    /// with those of now and with these.
-    fn best(&self, found: &Cell, now: &Cell) -> Option<(Arrangement, [f64; 2])> {
-        let census = self.census(&found.subcells);
-        if found.subcells.is_empty() || census.shared.iter().flatten().all(|it| *it <= 0.0) {
+    /// The best places for the subcells of the finding, if they are clearly better than those of now.
+    ///
+    /// Groups with more threads awake than a cache has CPUs are divided if then clearly more of what they share is between threads that
+    /// stay in one cache, and each place has CPUs for all of its threads.
+    fn best_of_all(&self, found: &Cell, bases: &[Basis], now: &Cell) -> Option<Best> {
+        let of_now = self.census(&Parted::whole(now, &[]));
+        let places: Vec<usize> = (0..of_now.loads.len()).collect();
+        let worth_now = of_now.worth(&places, &self.parts(places.len()));
+        let whole = Parted::whole(found, bases);
+        let loads = self.census(&whole).loads;
+        let best = self.best(whole, |it| it.kept).filter(|it| it.2.kept > worth_now.kept + CLEARLY);
+        let worth = best.as_ref().map_or(worth_now, |it| it.2);
+        let load = |at: usize| loads.get(number(&found.subcells, at)).map_or(0.0, |it| it.busy);
+        let room = self.cpus_of_cache();
+        let divided = Parted::new(found, bases, |at| load(at) > room, |at, prefix| self.share(found, at, prefix));
+        let is_better = |it: &Worth| it.stays > worth.stays + CLEARLY && it.busiest <= 1.0;
+        let divided = divided.and_then(|it| self.best(it, |it| it.stays)).filter(|it| is_better(&it.2));
+        let (of, arrangement, worth) = divided.or(best)?;
+        Some(Best { of, arrangement, worth: [worth_now, worth] })
+    }
+
+    /// The most CPUs of the cells that are in one cache.
+    fn cpus_of_cache(&self) -> f64 {
+        let ranges = self.cells.iter().flat_map(|cell| self.cpus.of(*cell));
+        let most = |range: std::ops::Range<usize>| {
+            let cpus = range.len() as f64;
+            self.cpus.caches.parts(range, self.cpus.cpus).into_iter().fold(0.0, f64::max) * cpus
+        };
+        ranges.map(most).fold(0.0, f64::max)
+    }
+
+    /// The part of the samples of this subcell that threads have whose names begin with a prefix.
+    fn share(&self, found: &Cell, at: usize, prefix: &str) -> f64 {
+        let (mut all, mut part) = (0.0, 0.0);
+        for member in self.threads() {
+            let name = member.comm.unwrap_or_default();
+            if subcell_of(&found.subcells, name.as_bytes()) == Some(at) {
+                all += member.samples;
+                part += if name.as_bytes().starts_with(prefix.as_bytes()) { member.samples } else { 0.0 };
+            }
+        }
+        part / f64::max(all, f64::MIN_POSITIVE)
+    }
+
+    /// The best places for these subcells by this value of them.
+    fn best(&self, of: Parted, value: fn(&Worth) -> f64) -> Option<(Parted, Arrangement, Worth)> {
+        let subcells = &of.cell.subcells;
+        let census = self.census(&of);
+        if subcells.is_empty() || census.shared.iter().flatten().all(|it| *it <= 0.0) {
             return None;
         }
-        let of_now = self.census(&now.subcells);
-        let places: Vec<usize> = (0..of_now.loads.len()).collect();
-        let kept_now = of_now.worth(&places, &self.parts(places.len())).kept;
         // As `decide` counts them: the first cells may have one CPU more, but not if an idle cgroup is one more cell.
         let room = MAX_SUBCELLS.min(self.cpus.share());
-        let most = found.subcells.len().min(room);
+        let most = subcells.len().min(room);
         let parts: Vec<Parts> = (0..=room).map(|count| self.parts(count)).collect();
         // More parts than runs of CPUs with one cache are not more often within one.
         let runs = (self.cpus.caches.count as usize).saturating_mul(self.cpus.caches.turns as usize).min(room);
-        let units = Units::new(&found.subcells);
+        let units = Units::new(subcells);
         let mut candidates: Vec<(Arrangement, Worth)> = Vec::new();
-        for place_of in arrangements(found.subcells.len(), most) {
+        for place_of in arrangements(subcells.len(), most) {
             let places = place_of.iter().max().map_or(1, |it| it + 1);
             if places < 2 {
                 continue;
@@ -241,21 +286,33 @@ impl CellFacts<'_> {
                 candidates.push((Arrangement { spare, ..arrangement.clone() }, worth));
             }
         }
-        let best = candidates.iter().map(|it| it.1.kept).fold(0.0, f64::max);
-        candidates.retain(|it| it.1.kept >= best - CLEARLY);
+        let best = candidates.iter().map(|it| value(&it.1)).fold(0.0, f64::max);
+        candidates.retain(|it| value(&it.1) >= best - CLEARLY);
         // Fewer places leave each thread more CPUs; and threads that were not sampled run in the catch-all.
         let (arrangement, worth) = candidates.into_iter().min_by(|(a, of_a), (b, of_b)| {
             let by_load = of_a.busiest.total_cmp(&of_b.busiest).then(of_a.catch_all.total_cmp(&of_b.catch_all));
-            (a.places + a.spare).cmp(&(b.places + b.spare)).then(by_load).then(of_b.kept.total_cmp(&of_a.kept))
+            (a.places + a.spare).cmp(&(b.places + b.spare)).then(by_load).then(value(of_b).total_cmp(&value(of_a)))
         })?;
-        (worth.kept > kept_now + CLEARLY).then_some((arrangement, [kept_now, worth.kept]))
+        Some((of, arrangement, worth))
     }
 }
 
+/// The best places that were found.
+struct Best {
+    /// The subcells that are in them.
+    of: Parted,
+    arrangement: Arrangement,
+    /// The value of the subcells of now, and of these.
+    worth: [Worth; 2],
+}
+
 /// The value of an arrangement.
+#[derive(Debug, Clone, Copy)]
 struct Worth {
     /// The part of what communities share that stays in one cache.
     kept: f64,
+    /// The same without what threads share while one of them is on a lent CPU of another cache: such threads move.
+    stays: f64,
     /// Busy threads for each CPU of the place that has most of them.
     busiest: f64,
     /// The same of the catch-all.
@@ -281,174 +338,25 @@ impl Census {
             let of = |(a, near): (&f64, &Vec<f64>)| a * near.iter().zip(b).map(|(near, b)| near * b).sum::<f64>();
             a.iter().zip(&parts.near).map(of).sum()
         };
-        let mut kept = 0.0;
+        // While they are on CPUs of the own cache.
+        let of_own = |(at, on): (usize, &Vec<f64>)| -> Vec<f64> {
+            let near = parts.near.get(at).into_iter().flatten();
+            let of = |(to, (on, near)): (usize, (&f64, &f64))| if to == at { *on } else { on * near };
+            on.iter().zip(near).enumerate().map(of).collect()
+        };
+        let own: Vec<Vec<f64>> = on.iter().enumerate().map(of_own).collect();
+        let (mut kept, mut stays) = (0.0, 0.0);
         for (shared, a) in self.shared.iter().zip(place_of) {
             for (shared, b) in shared.iter().zip(place_of).filter(|it| *it.0 > 0.0) {
-                let (Some(a), Some(b)) = (on.get(*a), on.get(*b)) else { continue };
-                kept += shared * near(a, b);
+                let of = |on: &[Vec<f64>]| on.get(*a).zip(on.get(*b)).map_or(0.0, |(a, b)| shared * near(a, b));
+                kept += of(&on);
+                stays += of(&own);
             }
         }
         let load = of_places.iter().map(|(cpus, load)| load.busy / cpus.max(f64::MIN_POSITIVE));
         let load: Vec<f64> = load.collect();
         let catch_all = load.first().copied().unwrap_or_default();
-        Worth { kept, busiest: load.into_iter().fold(0.0, f64::max), catch_all }
-    }
-}
-
-/// All ways to put `subcells` into at most `most` places, the catch-all into the first: each place appears for the first
-/// time after those before it.
-fn arrangements(subcells: usize, most: usize) -> Vec<Vec<usize>> {
-    let mut all = vec![vec![0]];
-    for _ in 1..subcells {
-        let next = |it: &Vec<usize>| {
-            let places = it.iter().max().map_or(0, |it| it + 1);
-            let it = it.clone();
-            (0..(places + 1).min(most)).map(move |place| it.iter().copied().chain([place]).collect())
-        };
-        all = all.iter().flat_map(next).collect();
-    }
-    all
-}
-
-/// The subcells of the finding but the catch-all, in the scheduler's numbering: the first is 1.
-struct Units {
-    prefixes: Vec<Vec<String>>,
-    /// Those before each one that have a prefix which begins with one of its own: what they take, it would take too.
-    within: Vec<Vec<usize>>,
-}
-
-impl Units {
-    fn new(subcells: &[Subcell]) -> Self {
-        let mut prefixes = vec![Vec::new(); subcells.len()];
-        for (at, subcell) in subcells.iter().enumerate().filter(|it| !it.1.is_catch_all()) {
-            if let Some(of) = prefixes.get_mut(number(subcells, at)) {
-                *of = subcell.matches.iter().flatten().cloned().collect();
-            }
-        }
-        let takes = |own: &[String], other: &[String]| {
-            other.iter().any(|it| own.iter().any(|own| it.starts_with(own.as_str())))
-        };
-        let within = |(at, own): (usize, &Vec<String>)| {
-            prefixes.iter().take(at).enumerate().filter(|it| takes(own, it.1)).map(|it| it.0).collect()
-        };
-        let within = prefixes.iter().enumerate().map(within).collect();
-        Self { prefixes, within }
-    }
-
-    /// The prefixes of a place.
-    fn of_place(&self, place_of: &[usize], place: usize) -> Vec<String> {
-        let of = self.prefixes.iter().zip(place_of).filter(|it| *it.1 == place);
-        let mut prefixes: Vec<String> = of.flat_map(|it| it.0.clone()).collect();
-        tidy(&mut prefixes);
-        prefixes
-    }
-
-    /// The places in an order in which each takes its own threads; `None` if there is none, or if a place has too many prefixes.
-    fn in_order(&self, place_of: &[usize], places: usize) -> Option<Arrangement> {
-        // The places that must be before each one.
-        let mut before: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); places];
-        for (within, &place) in self.within.iter().zip(place_of).filter(|it| *it.1 > 0) {
-            for &unit in within {
-                let other = place_of.get(unit).copied().unwrap_or_default();
-                if other == 0 {
-                    return None;
-                }
-                if other != place {
-                    before.get_mut(place)?.insert(other);
-                }
-            }
-        }
-        let mut order: Vec<usize> = vec![0];
-        while order.len() < places {
-            let is_next = |place: &usize| {
-                !order.contains(place) && before.get(*place).is_some_and(|it| it.iter().all(|it| order.contains(it)))
-            };
-            let next = (1..places).find(is_next)?;
-            order.push(next);
-        }
-        if (1..places).any(|place| self.of_place(place_of, place).len() > MAX_ORS) {
-            return None;
-        }
-        let number = |place: &usize| order.iter().position(|it| it == place);
-        Some(Arrangement { place_of: place_of.iter().map(number).collect::<Option<_>>()?, places, spare: 0 })
-    }
-}
-
-/// The subcells of an arrangement, as they are written: with the catch-all last.
-struct Arranged {
-    subcells: Vec<Subcell>,
-    bases: Vec<Basis>,
-    /// The place in `subcells` of each subcell of the finding, in its order.
-    place_of: Vec<usize>,
-}
-
-impl Arrangement {
-    fn subcells(&self, found: &Cell, bases: &[Basis], members: &Members) -> Option<Arranged> {
-        let units = Units::new(&found.subcells);
-        let place_of = |at: usize| self.place_of.get(number(&found.subcells, at)).copied();
-        let basis_of = |place: usize| {
-            let of = bases.iter().enumerate().filter(|it| place_of(it.0) == Some(place)).map(|it| it.1);
-            joint_basis(&of.collect::<Vec<_>>(), members)
-        };
-        let mut arranged = Arranged { subcells: Vec::new(), bases: Vec::new(), place_of: Vec::new() };
-        let mut taken = BTreeSet::from([Subcell::catch_all().name]);
-        let mut name_of = |base: &str| {
-            let numbered = (2_usize..).map(|number| format!("{base}-{number}"));
-            let name = std::iter::once(base.to_owned()).chain(numbered).find(|name| !taken.contains(name))?;
-            taken.insert(name.clone());
-            Some(name)
-        };
-        for place in 1..self.places {
-            arranged.bases.push(basis_of(place));
-            let prefixes = units.of_place(&self.place_of, place);
-            let name = name_of(&joint_name(&prefixes))?;
-            let matches = prefixes.into_iter().map(|prefix| vec![prefix]).collect();
-            arranged.subcells.push(Subcell { name, matches, hints: Vec::new() });
-        }
-        for number in 1..=self.spare {
-            let matches = vec![vec![format!("{NOBODY}{number}")]];
-            arranged.bases.push(Basis::default());
-            arranged.subcells.push(Subcell { name: name_of(SPARE)?, matches, hints: Vec::new() });
-        }
-        arranged.bases.push(Basis { class: None, ..basis_of(0) });
-        arranged.subcells.push(Subcell::catch_all());
-        let last = arranged.subcells.len().checked_sub(1)?;
-        let written = |at: usize| Some(place_of(at)?.checked_sub(1).unwrap_or(last));
-        arranged.place_of = (0..found.subcells.len()).map(written).collect::<Option<_>>()?;
-        Some(arranged)
-    }
-}
-
-impl Arranged {
-    /// The names of the subcells that have threads, each with those of the finding that it has.
-    fn groups(&self, found: &[Subcell]) -> Vec<(String, Vec<String>)> {
-        let of = |place: usize| {
-            let of = found.iter().zip(&self.place_of).filter(|(it, to)| **to == place && !it.is_catch_all());
-            of.map(|(it, _)| it.name.clone()).collect()
-        };
-        let is_used = |place: &usize| self.place_of.contains(place) || *place + 1 == self.subcells.len();
-        let used = self.subcells.iter().enumerate().filter(|it| is_used(&it.0));
-        used.map(|(place, it)| (it.name.clone(), of(place))).collect()
-    }
-}
-
-/// The basis of a subcell that has several groups.
-fn joint_basis(of: &[&Basis], members: &Members) -> Basis {
-    let communities: BTreeSet<CommunityIndex> = of.iter().flat_map(|it| it.communities.iter().copied()).collect();
-    let classes: Vec<&str> = of.iter().filter_map(|it| it.class.as_deref()).collect();
-    let mut value: f64 = of.iter().map(|it| it.value).sum();
-    for (index, a) in of.iter().enumerate() {
-        for b in of.iter().skip(index + 1) {
-            let pairs = a.communities.iter().flat_map(|a| b.communities.iter().map(move |b| (*a, *b)));
-            value += pairs.map(|(a, b)| members.affinity.get(a, b)).sum::<f64>();
-        }
-    }
-    Basis {
-        class: (communities.is_empty() && !classes.is_empty()).then(|| classes.join(", ")),
-        communities: communities.into_iter().collect(),
-        value,
-        samples: of.iter().map(|it| it.samples).sum(),
-        why: of.iter().flat_map(|it| it.why.iter().cloned()).collect(),
+        Worth { kept, stays, busiest: load.into_iter().fold(0.0, f64::max), catch_all }
     }
 }
 
@@ -461,14 +369,6 @@ mod tests {
     use crate::config::tally::Tally;
     use crate::config::{CellOptions, CellSpecs, DecisionOptions};
     use crate::sample::caches::Caches;
-
-    #[test]
-    fn each_arrangement_comes_once() {
-        // The Bell numbers: all ways to divide a set.
-        let counts: Vec<usize> = (1..=8).map(|subcells| arrangements(subcells, 8).len()).collect();
-        assert_eq!(counts, [1, 2, 5, 15, 52, 203, 877, 4140]);
-        assert_eq!(arrangements(3, 2), [[0, 0, 0], [0, 0, 1], [0, 1, 0], [0, 1, 1]]);
-    }
 
     proptest! {
         #[test]

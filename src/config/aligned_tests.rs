@@ -233,6 +233,42 @@ fn each_place_has_as_many_names_as_a_subcell_takes() {
     assert_eq!(found.taken_by[0].iter().flatten().filter(|it| *it == "rest/rest").count(), 3, "{:?}", found.taken_by);
 }
 
+/// Threads of these names that all share the same, the given number of each.
+fn one_group(names: &[&'static str], threads: u32) -> Vec<Thread> {
+    names.iter().flat_map(|name| (0..threads).map(move |_| ("/", (*name).to_owned(), 100, Some(0)))).collect()
+}
+
+#[test]
+fn a_group_with_more_threads_than_a_cache_has_cpus_is_divided() {
+    // Six threads in a subcell of four CPUs: two of them would always run on lent CPUs of the other cache.
+    let threads = one_group(&["aaa", "bbb", "ccc"], 2);
+    let found = Case::new(&threads).find(8, Some(caches(2)));
+    assert_eq!(subcells(&threads, 8, caches(2)), ["bbb+ccc", "rest"]);
+    let cell = &found.configuration.cells[0];
+    assert_eq!(cell.subcells[0].matches, [["bbb"], ["ccc"]]);
+    assert_eq!(found.configuration.bases[0].iter().map(|it| it.communities.len()).collect::<Vec<_>>(), [1, 1]);
+    // Of 600 samples, which stand for what the group shares: the parts' own, and what they share in one place.
+    let values: Vec<f64> = found.configuration.bases[0].iter().map(|it| it.value.round()).collect();
+    assert_eq!(values, [267.0, 67.0]);
+    let notes: Vec<String> = found.configuration.notes.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        notes,
+        ["rest: 2 subcells fit the host's 2 last-level caches better than 2: \"bbb\", \"ccc\" in \"bbb+ccc\"; \"aaa\" in \"rest\" (by \
+          the order in which scx_mitosis gives out CPUs, 56% of what they share stays in one cache, instead of 56%; more threads of \
+          \"aaa+bbb+ccc\" are awake than a cache has CPUs, so its names are apart: without what threads share on lent CPUs of other caches, \
+          56% instead of 44%; --target-llcs 1 ignores the caches)"]
+    );
+    // On as many CPUs, but of one cache, and with as few threads as a cache has CPUs, they stay together.
+    assert_eq!(subcells(&threads, 8, caches(1)), ["aaa+bbb+ccc", "rest"]);
+    assert_eq!(subcells(&one_group(&["aaa", "bbb"], 2), 8, caches(2)), ["aaa+bbb", "rest"]);
+    // They are not divided either if all caches have too few CPUs: they wait for each other anyway.
+    assert_eq!(subcells(&one_group(&["aaa", "bbb", "ccc"], 6), 8, caches(2)), ["aaa+bbb+ccc", "rest"]);
+    // Nor are those of one name.
+    assert_eq!(subcells(&one_group(&["aaa"], 6), 8, caches(2)), ["aaa", "rest"]);
+    // A subcell with two caches has CPUs for all.
+    assert_eq!(subcells(&one_group(&["aaa", "bbb"], 4), 32, caches(8)), ["aaa+bbb", "spare", "spare-2", "rest"]);
+}
+
 const CELLS: [&str; 3] =
     ["/", "/workload.slice/workload-tw-a.allotment.slice", "/workload.slice/workload-tw-b.allotment.slice"];
 
@@ -259,9 +295,13 @@ proptest! {
         let found = case.find(cpus, Some(Caches { count, turns }));
         let before = case.find(cpus, None);
         prop_assert_eq!(&found.finding.cells, &before.finding.cells);
+        let mut divided: BTreeSet<(&String, &String)> = BTreeSet::new();
         let aligned: Vec<&String> = found.configuration.notes.iter().filter_map(|note| match note {
-            Note::Aligned(AlignedCell { cell, kept, .. }) => {
-                assert!(kept[1] > kept[0] && kept[1] < 1.000_001, "{kept:?}");
+            Note::Aligned(AlignedCell { cell, kept, parted, stays, .. }) => {
+                let is_better = if parted.is_empty() { kept[1] > kept[0] } else { stays[1] > stays[0] };
+                let is_part = stays.iter().zip(kept).all(|(stays, kept)| *stays < kept + 1e-6 && *kept < 1.000_001);
+                assert!(is_better && is_part, "{kept:?} {stays:?}");
+                divided.extend(parted.iter().map(|it| (cell, it)));
                 Some(cell)
             }
             _ => None,
@@ -299,6 +339,10 @@ proptest! {
                     continue;
                 }
                 let unit = subcell_of(&cell.subcells, name.as_bytes()).unwrap();
+                // Its threads are in several places.
+                if divided.contains(&(&cell.name, &cell.subcells[unit].name)) {
+                    continue;
+                }
                 let expected = taken[unit].as_deref().unwrap();
                 let is = format!("{}/{}", cell.name, now.subcells[place.subcell.unwrap()].name);
                 prop_assert_eq!(is, expected, "{}", name);

@@ -7,12 +7,14 @@
 //! Within a decision: `specs` (which cgroups of a cell spec can have the same subcells) → `owners` (which threads a name
 //! belongs to) → `express` (how many subcells, and which are merged or left out) → `assign` (in which order) → `prefixes` (with
 //! which prefixes). `better` chooses between sharing and names, and `fit` decides twice: what was found, and what of it a host can
-//! load. There `aligned` puts groups together where that fits the host's caches.
+//! load. There `aligned` puts groups together where that fits the host's caches, and divides (`parted`) those that are too
+//! large for one.
 
 mod aligned;
 mod aligned_cell;
 #[cfg(test)]
 mod aligned_tests;
+mod arranged;
 mod assign;
 mod better;
 mod cell;
@@ -33,6 +35,7 @@ mod note;
 mod one_cell;
 mod order;
 mod owners;
+mod parted;
 mod placement;
 mod prefixes;
 mod scheduler;

@@ -259,8 +259,9 @@ impl ScoreReport {
         text += &fitted(&rows, &CONFIGURATIONS, width);
         if self.configurations.iter().any(|it| it.locality_below_best.is_some_and(|below| below < -ABOVE)) {
             text += "\n(best) is what scxprof would write for these samples and the target host. A configuration above it needs more \
-                     CPUs than that host has, or keeps threads in one subcell that these samples do not show to belong together: \
-                     they share what nearly all threads use, or have too few samples.\n";
+                     CPUs than that host has, keeps a group together with more threads awake than a last-level cache has CPUs, or keeps \
+                     threads in one subcell that these samples do not show to belong together: they share what nearly all threads use, \
+                     or have too few samples.\n";
         }
         for score in &self.configurations {
             let _ = writeln!(text, "\n{}", score.name);
