@@ -601,7 +601,7 @@ impl BatchSink {
             let mut context = pool.context();
             context::of_access(record, &mut context);
             pending.context = Some(context);
-        } else if self.address_from == AddressFrom::Callchain {
+        } else if matches!(self.address_from, AddressFrom::Callchain) {
             if !record.stack_user.is_empty() {
                 self.size = (BATCH_STACKS / record.stack_user.len()).clamp(1, self.size);
             }

@@ -24,17 +24,20 @@ impl Namer {
         let mut spare = std::mem::take(&mut self.spare);
         let mut cgroups = Vec::new();
         let mut of_sched = 0;
-        let mut sides = side_band.drain(..).peekable();
+        let mut sides = side_band.drain(..);
+        let mut next_side = sides.next();
         let mut kept = 0;
-        let mut contexts = contexts.drain(..).peekable();
+        let mut contexts = contexts.drain(..);
+        let mut next_context = contexts.next();
         spare.truncate(0);
         for at in 0..=samples.len() {
-            while let Some((_, what)) = sides.next_if(|(before, _)| *before <= at) {
+            while let Some((_, what)) = next_side.take_if(|(before, _)| *before <= at) {
                 match what {
                     // The last stage looks them up.
                     SideBand::Cgroup { .. } => cgroups.push((kept + spare.len(), what)),
                     what => self.side_band(what),
                 }
+                next_side = sides.next();
             }
             while let Some((before, _)) = sched_until.get_mut(of_sched).filter(|(before, _)| *before <= at) {
                 *before = kept + spare.len();
@@ -42,13 +45,18 @@ impl Namer {
             }
             let samples = samples.samples_mut();
             let Some(sample) = samples.get_mut(at) else { break };
-            let context = contexts.next_if(|(of, _)| *of == at).map(|(_, context)| context);
+            let context = next_context.take_if(|(of, _)| *of == at).map(|(_, context)| context);
+            if context.is_some() {
+                next_context = contexts.next();
+            }
             let before = kept + spare.len();
             let is_kept = self.sample(sample, context.as_deref(), &mut spare);
             if let (Some(context), Some(pool)) = (context, &self.pool) {
                 pool.put_context(context);
             }
-            cgroups.extend(self.cgroups_read.drain(..).map(|what| (before, what)));
+            if !self.cgroups_read.is_empty() {
+                cgroups.extend(self.cgroups_read.drain(..).map(|what| (before, what)));
+            }
             if is_kept {
                 if kept < at {
                     samples.copy_within(at..=at, kept);

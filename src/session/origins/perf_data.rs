@@ -163,38 +163,42 @@ impl PerfDataOrigin<'_> {
                     self.intake.take_sched(bytes, layout, decoder);
                 }
                 Some(Item::Record { bytes, event, .. }) if is_of_others(self.only, bytes, event) => {}
-                Some(Item::Record { bytes, .. }) if is_of_a_guest(bytes) => self.guests += 1,
                 Some(Item::Record { bytes, layout, period, event, .. }) => {
-                    let is_timed = layout.sample_type & sample_type::TIME != 0;
-                    if !is_timed {
-                        // The record applies to the samples after it in the file, not to those before it.
-                        if Header::read(bytes).is_some_and(|header| header.kind == sys::PERF_RECORD_SAMPLE) {
-                            self.is_untimed = true;
-                        } else if self.is_untimed {
+                    let header = Header::read(bytes);
+                    let malformed = self.intake.malformed();
+                    if header.is_some_and(|header| header.kind == sys::PERF_RECORD_SAMPLE) {
+                        if header.is_some_and(is_of_a_guest) {
+                            self.guests += 1;
+                            continue;
+                        }
+                        self.is_untimed |= layout.sample_type & sample_type::TIME == 0;
+                        let before = self.intake.batch().samples.len();
+                        self.intake.take(bytes, layout);
+                        if let Some(PendingSample { raw, .. }) = self.intake.batch().samples.get_mut(before) {
+                            raw.period = period.unwrap_or(raw.period);
+                            raw.event = u16::try_from(event).unwrap_or(u16::MAX);
+                            if layout.sample_type & sample_type::CPU == 0 {
+                                raw.cpu = RawSample::NO_CPU;
+                            }
+                        }
+                    } else {
+                        let is_timed = layout.sample_type & sample_type::TIME != 0;
+                        if !is_timed && self.is_untimed {
+                            // The record applies to the samples after it in the file, not to those before it.
                             inlet.take(self.intake.batch());
                             inlet.release();
                         }
-                    }
-                    let malformed = self.intake.malformed();
-                    let (newest, batch) = (self.intake.newest(), self.intake.batch());
-                    let (before, sides) = (batch.samples.len(), batch.side_band.len());
-                    self.intake.take(bytes, layout);
-                    if let Some(spe) = &mut self.spe {
-                        spe.note(bytes, layout, &mut self.intake, sides);
-                    }
-                    // perf's own records of existing threads and mappings have time 0.
-                    if let Some(side) = self.intake.batch().side_band.get(sides) {
-                        self.is_named_at_end |= side.time == 0 && newest > 0 && is_timed && layout.sample_id_all;
-                    }
-                    if let Some(PendingSample { raw, .. }) = self.intake.batch().samples.get_mut(before) {
-                        raw.period = period.unwrap_or(raw.period);
-                        raw.event = u16::try_from(event).unwrap_or(u16::MAX);
-                        if layout.sample_type & sample_type::CPU == 0 {
-                            raw.cpu = RawSample::NO_CPU;
+                        let (newest, sides) = (self.intake.newest(), self.intake.batch().side_band.len());
+                        self.intake.take(bytes, layout);
+                        if let Some(spe) = &mut self.spe {
+                            spe.note(bytes, layout, &mut self.intake, sides);
+                        }
+                        // perf's own records of existing threads and mappings have time 0.
+                        if let Some(side) = self.intake.batch().side_band.get(sides) {
+                            self.is_named_at_end |= side.time == 0 && newest > 0 && is_timed && layout.sample_id_all;
                         }
                     }
                     if self.intake.malformed() > malformed {
-                        let header = Header::read(bytes);
                         self.profile.note_unparseable(header);
                     }
                 }
@@ -284,12 +288,10 @@ fn is_stack(only: Option<(u16, bool)>, layout: &Layout, event: usize) -> bool {
 }
 
 /// True for a sample that interrupted a KVM guest: its addresses are not those of the process that runs the guest.
-fn is_of_a_guest(bytes: &[u8]) -> bool {
+fn is_of_a_guest(sample: Header) -> bool {
     const MODE: u32 = sys::PERF_RECORD_MISC_CPUMODE_MASK;
     const GUEST: [u32; 2] = [sys::PERF_RECORD_MISC_GUEST_KERNEL, sys::PERF_RECORD_MISC_GUEST_USER];
-    Header::read(bytes).is_some_and(|header| {
-        header.kind == sys::PERF_RECORD_SAMPLE && GUEST.contains(&(u32::from(header.misc) & MODE))
-    })
+    GUEST.contains(&(u32::from(sample.misc) & MODE))
 }
 
 /// True for samples of events that are not read, and for records of their loss.
