@@ -225,14 +225,17 @@ impl CellFacts<'_> {
         let places: Vec<usize> = (0..of_now.loads.len()).collect();
         let worth_now = of_now.worth(&places, &self.parts(places.len()));
         let whole = Parted::whole(found, bases);
-        let loads = self.census(&whole).loads;
-        let best = self.best(whole, |it| it.kept).filter(|it| it.2.kept > worth_now.kept + CLEARLY);
+        let census = self.census(&whole);
+        let best = self.best(whole, &census, |it| it.kept).filter(|it| it.2.kept > worth_now.kept + CLEARLY);
         let worth = best.as_ref().map_or(worth_now, |it| it.2);
-        let load = |at: usize| loads.get(number(&found.subcells, at)).map_or(0.0, |it| it.busy);
+        let load = |at: usize| census.loads.get(number(&found.subcells, at)).map_or(0.0, |it| it.busy);
         let room = self.cpus_of_cache();
         let divided = Parted::new(found, bases, |at| load(at) > room, |at, prefix| self.share(found, at, prefix));
         let is_better = |it: &Worth| it.stays > worth.stays + CLEARLY && it.busiest <= 1.0;
-        let divided = divided.and_then(|it| self.best(it, |it| it.stays)).filter(|it| is_better(&it.2));
+        let divided = divided.and_then(|it| {
+            let census = self.census(&it);
+            self.best(it, &census, |it| it.stays).filter(|it| is_better(&it.2))
+        });
         let (of, arrangement, worth) = divided.or(best)?;
         Some(Best { of, arrangement, worth: [worth_now, worth] })
     }
@@ -260,10 +263,9 @@ impl CellFacts<'_> {
         part / f64::max(all, f64::MIN_POSITIVE)
     }
 
-    /// The best places for these subcells by this value of them.
-    fn best(&self, of: Parted, value: fn(&Worth) -> f64) -> Option<(Parted, Arrangement, Worth)> {
+    /// The best places for these subcells, whose threads `census` has, by this value of them.
+    fn best(&self, of: Parted, census: &Census, value: fn(&Worth) -> f64) -> Option<(Parted, Arrangement, Worth)> {
         let subcells = &of.cell.subcells;
-        let census = self.census(&of);
         if subcells.is_empty() || census.shared.iter().flatten().all(|it| *it <= 0.0) {
             return None;
         }

@@ -166,8 +166,8 @@ impl PerfDataOrigin<'_> {
                 Some(Item::Record { bytes, layout, period, event, .. }) => {
                     let header = Header::read(bytes);
                     let malformed = self.intake.malformed();
-                    if header.is_some_and(|header| header.kind == sys::PERF_RECORD_SAMPLE) {
-                        if header.is_some_and(is_of_a_guest) {
+                    if let Some(sample) = header.filter(|header| header.kind == sys::PERF_RECORD_SAMPLE) {
+                        if is_of_a_guest(sample) {
                             self.guests += 1;
                             continue;
                         }
