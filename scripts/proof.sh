@@ -34,7 +34,7 @@ guests() {
 	layered 8,sockets=2,cores=4 2 layered demo,chase,rings,hash,three
 	cpusets 8,sockets=2,cores=4 2 cpusets demo,chase,rings,hash,three,falseshare
 	four 16,sockets=4,cores=4 4 mitosis demo,three,fleet
-	build 8,sockets=2,cores=4 2 mitosis build window=1
+	build 8,sockets=2,cores=4 2 mitosis build arms=none,name,scxprof nones=1 window=0.5 sample=3
 	kernel 2,sockets=2,cores=1 2 none pipes,unixes,loopback,readers,written,events,futexes oracle only=kernel kernel=yes sample=9 freq=4000
 	servers 8,sockets=2,cores=4 2 mitosis servers kernel=yes
 	END

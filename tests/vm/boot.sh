@@ -92,8 +92,13 @@ for test; do
     done < <(sed -n 's/^# bpf: //p' "$test")
 done
 archive "$work/root" | cat "$cache/suite.cpio" - ${VM_EXTRA:+"$VM_EXTRA"} >"$work/initramfs"
+# Never a thread for each CPU: a kernel that patches its own code can die of it in the emulator.
+accel=tcg,thread=single
 plugin=()
 if [ -n "${VM_CACHES:-}" ]; then
+    # The most that there can be: when its buffer is full QEMU drops all translated code, and 7.2 may abort then, as it calls what a plugin
+    # had asked for (patchew.org/QEMU/Y3QNRWUK8BLRQlaQ@strawberry.localdomain).
+    accel+=,tb-size=2047
     cc -std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -Werror -shared -fPIC -o "$work/caches.so" "$vm/caches/caches.c"
     # The guest's RAM, which the plugin reads, is not written to a disk if that can be. The file has no name, so that nothing is left of it
     # however this ends.
@@ -108,14 +113,13 @@ fi
 status=0
 # The guest's time is that of its instructions, 8 ns each, so that it sees nothing of how busy the host is. Linux 6.1 does not
 # find its second CPU then: there time is the host's, by a clock that needs no calibration, which a busy host would spoil.
-# Never a thread for each CPU: a kernel that patches its own code can die of it in the emulator.
 clock=(-icount "shift=${VM_SHIFT:-3},sleep=off")
 boot="console=ttyS0 panic=-1 quiet"
 if [ "$(basename "$vm/cache/$suite/root/usr/src"/linux-headers-6.1.*-cloud-amd64)" != 'linux-headers-6.1.*-cloud-amd64' ]; then
     clock=()
     boot+=" clocksource=hpet"
 fi
-timeout --foreground "${VM_TIMEOUT:-900}" qemu-system-x86_64 -accel tcg,thread=single ${clock[@]+"${clock[@]}"} \
+timeout --foreground "${VM_TIMEOUT:-900}" qemu-system-x86_64 -accel "$accel" ${clock[@]+"${clock[@]}"} \
     -cpu "$cpu" -smp "${cpus:-2}" -m 2048 ${plugin[@]+"${plugin[@]}"} \
     -nodefaults -display none -monitor none -serial stdio -no-reboot \
     -kernel "$cache/vmlinuz" -initrd "$work/initramfs" -append "$boot" </dev/null 2>"$work/qemu" |

@@ -141,6 +141,8 @@ fn run(plan: &Plan, schedulers: &[&str], who: &Who, page: &mut Page) -> Result<(
     };
     let profile = sampled("", &[])?;
     let kernel = if plan.kernel { Some(sampled("-kernel", &workloads::WITH_KERNEL)?) } else { None };
+    // For whoever reads the console of a guest that takes an hour.
+    println!("{} is sampled", plan.workload);
     let mut arms = arms::make(&profile, kernel.as_deref(), plan.llcs, plan.cpus)?;
     arms.retain(|arm| plan.arms.is_empty() || plan.arms.contains(&arm.name));
     for profile in [Some(profile), kernel].into_iter().flatten() {
@@ -170,6 +172,7 @@ fn run(plan: &Plan, schedulers: &[&str], who: &Who, page: &mut Page) -> Result<(
             for (arm, times) in &runs {
                 one(plan, scheduler, arm, round + times * plan.rounds, who, page)
                     .with_context(|| format!("{scheduler}, arm {}", arm.name))?;
+                println!("{} {scheduler} {}: round {round} of {} ended", plan.workload, arm.name, plan.rounds);
             }
         }
     }
