@@ -43,7 +43,11 @@ impl<S: Slot> SlotTable<S> {
     pub(super) fn prefetch(&self, hash: u64) {
         let at = ((u128::from(hash) * self.slots.len() as u128) >> 64) as usize;
         if let Some(slot) = self.slots.get(at) {
-            prefetch(slot);
+            prefetch(slot, 0);
+            // One that is not aligned may end in the next cache line.
+            if align_of::<S>() < size_of::<S>() {
+                prefetch(slot, size_of::<S>() - 1);
+            }
         }
     }
 
@@ -94,15 +98,16 @@ impl<S: Slot> SlotTable<S> {
     }
 }
 
-/// Prefetches the cache line of a value.
+/// Prefetches the cache line of a byte of a value.
 #[inline]
-fn prefetch<T>(value: &T) {
+fn prefetch<T>(value: &T, byte: usize) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
+        let at = std::ptr::from_ref(value).cast::<i8>().wrapping_add(byte);
         // SAFETY: the instruction is part of every x86-64 (SSE); it reads nothing that a program could see, and faults never.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).cast()) };
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at) };
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = value;
+    let _ = (value, byte);
 }

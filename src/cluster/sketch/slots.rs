@@ -6,6 +6,7 @@ use crate::cluster::slot_table::Slot;
 
 /// The accesses of one thread to one page: which lines it touched, and which of them it wrote.
 #[derive(Debug, Clone, Copy, Default)]
+#[repr(align(32))] // Of its size: none is in two cache lines, of which the second would not be prefetched.
 pub(crate) struct Touch {
     pub page: u64,
     pub lines: u64,
@@ -37,6 +38,7 @@ impl Touch {
 
 /// A thread's accesses to a line beyond what the bits of its [`Touch`] record.
 #[derive(Debug, Clone, Copy, Default)]
+#[repr(align(32))] // As that of a touch.
 pub(crate) struct Repeat {
     pub key: u64,
     /// Accesses after the first.
