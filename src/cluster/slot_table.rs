@@ -17,6 +17,8 @@ pub(super) struct SlotTable<S> {
     pub(super) limit: usize,
 }
 
+/// Slots that are prefetched before the first of them is read.
+pub(super) const TOGETHER: usize = 64;
 /// The number of slots of a new table.
 const FIRST_SLOTS: usize = 1024;
 
@@ -82,9 +84,17 @@ impl<S: Slot> SlotTable<S> {
     }
 
     /// Keeps only the entries of these keys, each given once; `is` tells whether an entry has a key, which is its hash.
-    pub(super) fn keep_only(&mut self, keys: impl Iterator<Item = u64>, is: impl Fn(&S, u64) -> bool) {
-        let found = keys.filter_map(|key| self.slots.get(self.find(key, |slot| is(slot, key))).copied());
-        let kept: Vec<S> = found.filter(|slot| !slot.is_empty()).collect();
+    pub(super) fn keep_only(&mut self, mut keys: impl Iterator<Item = u64>, is: impl Fn(&S, u64) -> bool) {
+        let (mut kept, mut some) = (Vec::new(), Vec::with_capacity(TOGETHER));
+        loop {
+            // They are scattered over the memory.
+            some.extend(keys.by_ref().take(TOGETHER).inspect(|&key| self.prefetch(key)));
+            if some.is_empty() {
+                break;
+            }
+            let found = some.drain(..).filter_map(|key| self.slots.get(self.find(key, |slot| is(slot, key))).copied());
+            kept.extend(found.filter(|slot| !slot.is_empty()));
+        }
         self.slots.fill(S::default());
         self.len = kept.len();
         for slot in kept {

@@ -32,7 +32,7 @@ impl Spans {
         (time < self.end).then_some(1 << at.saturating_sub(1))
     }
 
-    /// Adds spans up to a time; returns the places of spans that took in the next one, in this order: see [`merged`].
+    /// Adds spans up to a time; returns the places of spans that took in the next one, in this order: see [`Merged`].
     pub(crate) fn extend(&mut self, time: u64) -> Vec<u32> {
         let mut places = Vec::new();
         if self.begins.is_empty() {
@@ -75,8 +75,20 @@ impl Spans {
     }
 }
 
-/// The bits after [`Spans::extend`].
-pub(crate) fn merged(bits: u32, places: &[u32]) -> u32 {
+/// The bits after [`Spans::extend`], by a table for each eight of them: there are many to move.
+pub(crate) struct Merged([[u32; 256]; MOST.div_ceil(8)]);
+
+impl Merged {
+    pub(crate) fn new(places: &[u32]) -> Self {
+        Self(std::array::from_fn(|byte| std::array::from_fn(|bits| merged((bits as u32) << (8 * byte), places))))
+    }
+
+    pub(crate) fn of(&self, bits: u32) -> u32 {
+        self.0.iter().zip(bits.to_le_bytes()).fold(0, |all, (table, byte)| all | table[usize::from(byte)])
+    }
+}
+
+fn merged(bits: u32, places: &[u32]) -> u32 {
     places.iter().fold(bits, |bits, &at| {
         let below = bits & ((1 << at) - 1);
         let one = (bits >> at | bits >> (at + 1)) & 1;
@@ -97,9 +109,9 @@ mod tests {
             let mut time = first;
             for step in steps {
                 time += step / (1 + step % 50);
-                let places = spans.extend(time);
+                let merged = Merged::new(&spans.extend(time));
                 for it in &mut seen {
-                    it.1 = merged(it.1, &places);
+                    it.1 = merged.of(it.1);
                 }
                 seen.push((time, spans.bit(time).unwrap_or_default()));
                 for &(time, bit) in &seen {

@@ -1,11 +1,11 @@
 //! The sketch: which thread touched which line how often, in bounded memory and independent of the order of the samples.
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::keys::{line_key, mix, place_key, repeat_key, touch_hash};
 use super::lines::{HotLines, Touched};
 use super::slot_table::{Slot as _, SlotTable};
-use super::spans::{merged, Spans};
+use super::spans::{Merged, Spans};
 use crate::sample::{Access, Cost, MemoryId, MemoryScope, Method, RawSample, Sample, LINE_SIZE, PAGE_SIZE};
 use scxprof_base::tables::Tables;
 
@@ -27,11 +27,13 @@ struct Keys {
 }
 
 impl Keys {
-    fn new(thread: u32, memory: Option<MemoryId>) -> Self {
-        let Some(memory) = memory else { return Self::default() };
-        let page = place_key(memory.granule(PAGE_SIZE));
+    fn new(thread: u32, page: u64) -> Self {
         Self { page, place: mix(page), touch: touch_hash(page, thread) }
     }
+}
+
+fn page_key(memory: MemoryId) -> u64 {
+    place_key(memory.granule(PAGE_SIZE))
 }
 
 /// The number of the line in its page.
@@ -114,6 +116,8 @@ pub struct Sharing {
     hot_lines: Option<HotLines>,
     hot_lines_budget: usize,
     threshold: u64,
+    /// The pages above the threshold that are kept.
+    spared: FxHashSet<u64>,
     threads: Vec<Activity>,
     thread_limit: usize,
     /// If threads have several numbers: for each number the first one of its thread.
@@ -147,6 +151,7 @@ impl Sharing {
             hot_lines: None,
             hot_lines_budget: budget / 40,
             threshold: u64::MAX,
+            spared: FxHashSet::default(),
             threads: Vec::new(),
             thread_limit: budget / 10 / size_of::<Activity>(),
             owners: Vec::new(),
@@ -196,18 +201,25 @@ impl Sharing {
 
     /// The same for this thread instead of the sample's.
     pub(crate) fn add_for(&mut self, thread: u32, sample: &Sample) {
-        self.add_as(thread, sample, Keys::new(thread, sample.memory));
+        let keys = sample.memory.map(|memory| Keys::new(thread, page_key(memory)));
+        self.add_as(thread, sample, keys.unwrap_or_default());
     }
 
     /// Announces a sample of [`Sharing::add_expected`]. Its slots are scattered over the memory: the caller's work until then
     /// overlaps the cache misses.
     #[inline]
     pub(crate) fn expect(&mut self, thread: u32, sample: &Sample) {
-        let keys = Keys::new(thread, sample.memory);
+        let Some(memory) = sample.memory else { return self.keys.push(Keys::default()) };
+        let page = page_key(memory);
+        if !self.is_kept(page) {
+            // Nor will it be: the threshold only falls.
+            return self.keys.push(Keys { page, ..Keys::default() });
+        }
+        let keys = Keys::new(thread, page);
         self.pages.prefetch(keys.place);
         self.touches.prefetch(keys.touch);
-        // Without a cost, most lines have no entry.
-        if let Some(memory) = sample.memory.filter(|_| sample.cost() != Cost::Unknown) {
+        // Others have an entry only if the thread touched the line before.
+        if sample.cost() != Cost::Unknown || sample.raw.data_src.is_hitm() {
             self.repeats.prefetch(repeat_key(keys.touch, line_of(memory)));
         }
         self.keys.push(keys);
@@ -249,12 +261,12 @@ impl Sharing {
         }
         let when = self.when(sample.raw.time);
         let page = keys.page;
+        if !self.is_kept(page) {
+            self.stats.not_kept += 1;
+            return;
+        }
         let at = self.pages.find(keys.place, |slot| slot.key == page);
         if self.pages.slots[at].is_empty() {
-            if page >= self.threshold {
-                self.stats.not_kept += 1;
-                return;
-            }
             let number = offset(memory.granule(PAGE_SIZE));
             let (kind, object) = self.object(memory);
             self.pages.slots[at] = Page { key: page, number, object, kind, ..Page::default() };
@@ -331,12 +343,12 @@ impl Sharing {
         let places = spans.extend(time);
         let bit = spans.bit(time).unwrap_or_default();
         if !places.is_empty() {
-            let lines = (1 << REPEATED) - 1;
+            let (lines, merged) = ((1 << REPEATED) - 1, Merged::new(&places));
             for touch in &mut self.touches.slots {
-                touch.marks = touch.marks & lines | merged(touch.when(), &places) << REPEATED;
+                touch.marks = touch.marks & lines | merged.of(touch.when()) << REPEATED;
             }
             for repeat in &mut self.repeats.slots {
-                repeat.when = Small::new(merged(repeat.when.get(), &places));
+                repeat.when = Small::new(merged.of(repeat.when.get()));
             }
         }
         bit
@@ -395,6 +407,11 @@ impl Sharing {
         true
     }
 
+    /// False if the page was dropped, or would have been.
+    fn is_kept(&self, page: u64) -> bool {
+        page < self.threshold || self.spared.contains(&page)
+    }
+
     /// True if the page is never dropped.
     fn is_hot(&self, page: &Page) -> bool {
         u64::from(page.accesses) > self.accesses / HOT
@@ -427,28 +444,27 @@ impl Sharing {
             }
         }
         let mut room = (self.touches.limit / 4, self.repeats.limit / 4);
-        let mut spare: Vec<u64> = Vec::new();
+        self.spared.clear();
         for page in candidates {
             let lines = lines.get(&page.key).copied().unwrap_or_default();
             let left = room.0.checked_sub(page.threads as usize).zip(room.1.checked_sub(lines));
             let Some(left) = left else { continue };
-            if spare.len() >= self.pages.limit / 4 {
+            if self.spared.len() >= self.pages.limit / 4 {
                 break;
             }
             room = left;
-            spare.push(page.key);
+            self.spared.insert(page.key);
         }
-        spare.sort_unstable();
-        let threshold = self.threshold;
-        let keep = |page: u64| page < threshold || spare.binary_search(&page).is_ok();
-        self.stats.pages_evicted += self.pages.retain(|slot| keep(slot.key)) as u64;
-        self.touches.retain(|slot| keep(slot.page));
-        let keys = self.touches.iter().flat_map(|touch| {
+        let Self { threshold, spared, pages, touches, repeats, stats, .. } = self;
+        let keep = |page: u64| page < *threshold || spared.contains(&page);
+        stats.pages_evicted += pages.retain(|slot| keep(slot.key)) as u64;
+        touches.retain(|slot| keep(slot.page));
+        let keys = touches.iter().flat_map(|touch| {
             let hash = touch_hash(touch.page, touch.thread);
             let repeated = bits(touch.lines).filter(|&line| touch.is_repeated(line));
             repeated.map(move |line| repeat_key(hash, line))
         });
-        self.repeats.keep_only(keys, |slot, key| slot.key == key);
+        repeats.keep_only(keys, |slot, key| slot.key == key);
     }
 
     fn object(&mut self, memory: MemoryId) -> (PageKind, u32) {
@@ -493,7 +509,8 @@ impl Sharing {
     pub(crate) fn bytes(&self) -> usize {
         let lines = self.hot_lines.as_ref().map_or(0, HotLines::bytes);
         let tables = self.touches.bytes() + self.pages.bytes() + self.repeats.bytes();
-        tables + lines + self.threads.capacity() * size_of::<Activity>()
+        let spared = self.spared.capacity() * size_of::<u64>();
+        tables + lines + spared + self.threads.capacity() * size_of::<Activity>()
     }
 
     /// Its size.

@@ -3,12 +3,9 @@
 use super::{bits, Activity, Page, PageKind, Repeat, Sharing, Touch};
 use crate::cluster::keys::{line_key, mix, repeat_key, touch_hash};
 use crate::cluster::lines::Bytes;
-use crate::cluster::slot_table::Slot;
+use crate::cluster::slot_table::{Slot, TOGETHER};
 use crate::cluster::spans::Spans;
 use crate::sample::{CodeAddr, MemoryId, LINE_SIZE};
-
-/// Touches; all that is read of them is prefetched at once.
-const TOGETHER: usize = 64;
 
 /// One thread's accesses to one line.
 #[derive(Debug, Clone, Copy, Default)]

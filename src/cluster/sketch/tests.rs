@@ -181,6 +181,27 @@ fn memory_stays_where_it_was_and_what_is_hot_stays() {
 }
 
 #[test]
+fn samples_that_are_announced_count_alike() {
+    let samples: Vec<Sample> = (0..40_000u64)
+        .map(|n| sample((n % 3) as u32, if n % 7 == 0 { 0x1000 + ((n % 64) << 6) } else { mix(n) % (1 << 40) }))
+        .collect();
+    let (mut one, mut other) = (Sharing::new(1 << 17), Sharing::new(1 << 17));
+    for sample in &samples {
+        one.add(sample);
+    }
+    for samples in samples.chunks(64) {
+        let samples: Vec<_> = samples.iter().map(|sample| (sample.thread, sample)).collect();
+        for &(thread, sample) in &samples {
+            other.expect(thread, sample);
+        }
+        other.add_expected(&samples);
+    }
+    assert!(one.stats().not_kept > 0 && !one.spared.is_empty(), "{:?}", one.stats());
+    assert_eq!(one.stats(), other.stats());
+    assert_eq!(format!("{:?}", uses(&one)), format!("{:?}", uses(&other)));
+}
+
+#[test]
 fn numbers_of_one_thread_are_one() {
     let mut sharing = Sharing::new(1 << 16);
     sharing.same_thread(3, 1);
