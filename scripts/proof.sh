@@ -18,8 +18,8 @@ profile=${PROOF_PROFILE:-demo}
 folder=$target/${profile/#dev/debug}
 results=$target/proof
 work=$(mktemp -d)
-# A guest with its RAM, the model and the filter, in KiB.
-room=3500000
+# A guest with its RAM, the model, the filter and the code that QEMU has translated, in KiB.
+room=4600000
 
 skip() { printf 'SKIP: %s: %s\n' "$1" "$2"; }
 

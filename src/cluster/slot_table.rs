@@ -17,7 +17,7 @@ pub(super) struct SlotTable<S> {
     pub(super) limit: usize,
 }
 
-/// Slots that are prefetched before the first of them is read.
+/// Entries whose slots are prefetched before the first of them is read.
 pub(super) const TOGETHER: usize = 64;
 /// The number of slots of a new table.
 const FIRST_SLOTS: usize = 1024;
@@ -115,7 +115,7 @@ fn prefetch<T>(value: &T, byte: usize) {
     {
         use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
         let at = std::ptr::from_ref(value).cast::<i8>().wrapping_add(byte);
-        // SAFETY: the instruction is part of every x86-64 (SSE); it reads nothing that a program could see, and faults never.
+        // SAFETY: the instruction is part of every x86-64 (SSE); it reads nothing that a program could see, and never faults.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(at) };
     }
     #[cfg(not(target_arch = "x86_64"))]

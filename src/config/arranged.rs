@@ -186,6 +186,7 @@ fn joint_basis(of: &[&Basis], members: &Members) -> Basis {
     let communities: BTreeSet<CommunityIndex> = of.iter().flat_map(|it| it.communities.iter().copied()).collect();
     let classes: Vec<&str> = of.iter().filter_map(|it| it.class.as_deref()).collect();
     let mut value: f64 = of.iter().map(|it| it.value).sum();
+    let mut pairs = BTreeSet::new();
     for (index, a) in of.iter().enumerate() {
         for b in of.iter().skip(index + 1) {
             // Parts of one group.
@@ -193,10 +194,11 @@ fn joint_basis(of: &[&Basis], members: &Members) -> Basis {
                 value += 2.0 * (a.value * b.value).sqrt();
                 continue;
             }
-            let pairs = a.communities.iter().flat_map(|a| b.communities.iter().map(move |b| (*a, *b)));
-            value += pairs.map(|(a, b)| members.affinity.get(a, b)).sum::<f64>();
+            // Once for all parts of a group.
+            pairs.extend(a.communities.iter().flat_map(|a| b.communities.iter().map(|b| (*a.min(b), *a.max(b)))));
         }
     }
+    value += pairs.iter().map(|&(a, b)| members.affinity.get(a, b)).sum::<f64>();
     Basis {
         class: (communities.is_empty() && !classes.is_empty()).then(|| classes.join(", ")),
         communities: communities.into_iter().collect(),

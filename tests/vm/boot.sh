@@ -96,8 +96,8 @@ archive "$work/root" | cat "$cache/suite.cpio" - ${VM_EXTRA:+"$VM_EXTRA"} >"$wor
 accel=tcg,thread=single
 plugin=()
 if [ -n "${VM_CACHES:-}" ]; then
-    # The most that there can be: when its buffer is full QEMU drops all translated code, and 7.2 may abort then, as it calls what a plugin
-    # had asked for (patchew.org/QEMU/Y3QNRWUK8BLRQlaQ@strawberry.localdomain).
+    # The largest buffer that there can be: when it is full, QEMU drops all translated code, and 7.2 may abort then, because it still calls
+    # a plugin's callbacks of that code (patchew.org/QEMU/Y3QNRWUK8BLRQlaQ@strawberry.localdomain).
     accel+=,tb-size=2047
     cc -std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -Werror -shared -fPIC -o "$work/caches.so" "$vm/caches/caches.c"
     # The guest's RAM, which the plugin reads, is not written to a disk if that can be. The file has no name, so that nothing is left of it

@@ -407,7 +407,7 @@ impl Sharing {
         true
     }
 
-    /// False if the page was dropped, or would have been.
+    /// True if the tables have the page, or will have it with its first sample.
     fn is_kept(&self, page: u64) -> bool {
         page < self.threshold || self.spared.contains(&page)
     }
