@@ -213,6 +213,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_parts_of_a_group_share_with_another_counts_once() {
+        let part = |community, value| Basis { communities: vec![community], value, ..Basis::default() };
+        let mut members = Members::default();
+        members.affinity.add(0, 1, 6.0);
+        let (parts, other) = ([part(0, 4.0), part(0, 9.0)], part(1, 1.0));
+        let joint = joint_basis(&[&parts[0], &parts[1], &other], &members);
+        // Their own, what the two parts share, and what the group shares with the other.
+        assert!((joint.value - (14.0 + 12.0 + 6.0)).abs() < 1e-9, "{}", joint.value);
+        assert_eq!(joint.communities, [0, 1]);
+    }
+
+    #[test]
     fn each_arrangement_comes_once() {
         // The Bell numbers: all ways to divide a set.
         let counts: Vec<usize> = (1..=8).map(|subcells| arrangements(subcells, 8).len()).collect();
