@@ -488,22 +488,25 @@ impl<R: Read + Seek> PerfData<R> {
         if self.buffer.len() - self.start >= count {
             return Ok(true);
         }
-        self.buffer.drain(..self.start);
+        let mut have = self.buffer.len() - self.start;
+        self.buffer.copy_within(self.start.., 0);
         self.start = 0;
-        let goal = count.max(BUFFER);
-        while self.buffer.len() < count {
-            let have = self.buffer.len();
-            self.buffer.resize(goal, 0);
-            let read = self.inner.read(self.buffer.get_mut(have..).unwrap_or_default());
-            self.buffer.truncate(have + read.as_ref().copied().unwrap_or(0));
-            match read {
-                Ok(0) => return Ok(false),
-                Ok(_) => {}
+        // What was read before is read over: after a full buffer, nothing is filled with zeros.
+        self.buffer.resize(count.max(BUFFER), 0);
+        let mut read = Ok(());
+        while have < count {
+            match self.inner.read(self.buffer.get_mut(have..).unwrap_or_default()) {
+                Ok(0) => break,
+                Ok(more) => have += more,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.into()),
+                Err(error) => {
+                    read = Err(error.into());
+                    break;
+                }
             }
         }
-        Ok(true)
+        self.buffer.truncate(have);
+        read.map(|()| have >= count)
     }
 }
 
