@@ -80,19 +80,19 @@ pub fn op_name(access: Access) -> &'static str {
 
 /// The access for a word of our files.
 #[must_use]
-pub fn op(name: &str) -> Access {
-    match name {
-        "load" => Access::Load,
-        "store" => Access::Store,
-        "update" => Access::Update,
+pub fn op(name: impl AsRef<[u8]>) -> Access {
+    match name.as_ref() {
+        b"load" => Access::Load,
+        b"store" => Access::Store,
+        b"update" => Access::Update,
         _ => Access::Unknown,
     }
 }
 
 /// The method for a letter of our files.
 #[must_use]
-pub fn method(name: &str) -> Option<Method> {
-    Method::ALL.into_iter().find(|method| method.name() == name)
+pub fn method(name: impl AsRef<[u8]>) -> Option<Method> {
+    Method::ALL.into_iter().find(|method| method.name().as_bytes() == name.as_ref())
 }
 
 fn offset(memory: MemoryId) -> Option<u64> {

@@ -87,13 +87,19 @@ pub(crate) struct Parsed {
 pub(crate) fn parse_block(block: &[u8]) -> Parsed {
     let mut reader = Reader::new(block);
     let mut parsed = Parsed { lines: Vec::with_capacity(block.len() / SHORT_LINE), ..Parsed::default() };
-    // Memory is read without errors.
-    while let Ok(Some(line)) = reader.next_line() {
+    loop {
+        // A line is made in its place.
+        parsed.lines.push(JsonSample::default());
+        let read = parsed.lines.last_mut().map(|line| reader.next_into(line));
+        // Memory is read without errors.
+        if !matches!(read, Some(Ok(true))) {
+            parsed.lines.pop();
+            break;
+        }
         let last = parsed.cgroups.last().map(|(_, path)| path.as_deref());
         if last != Some(reader.cgroup()) {
-            parsed.cgroups.push((parsed.lines.len(), reader.cgroup().map(<[u8]>::to_vec)));
+            parsed.cgroups.push((parsed.lines.len() - 1, reader.cgroup().map(<[u8]>::to_vec)));
         }
-        parsed.lines.push(line);
     }
     parsed.counts = reader.counts;
     parsed

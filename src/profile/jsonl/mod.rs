@@ -172,7 +172,7 @@ impl Missing {
 }
 
 /// One line. [`Reader::cgroup`] has the path of its cgroup. Its `record` is 0 if the line lacks it.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct JsonSample {
     /// The access; the reader fills in its `cgroup` and, if the line lacks it, its `thread`.
     pub sample: Sample,
@@ -225,37 +225,53 @@ impl<R: BufRead> Reader<R> {
     /// # Errors
     /// The file cannot be read.
     pub fn next_line(&mut self) -> io::Result<Option<JsonSample>> {
+        let mut line = JsonSample::default();
+        Ok(self.next_into(&mut line)?.then_some(line))
+    }
+
+    /// The same in place; false at the end.
+    pub(crate) fn next_into(&mut self, into: &mut JsonSample) -> io::Result<bool> {
         loop {
             // Nearly every line lies completely in the buffer, and is parsed there.
             let buffer = self.inner.fill_buf()?;
+            if let Some(used) = quick(buffer, into, &mut self.cgroup, &mut self.counts) {
+                self.inner.consume(used);
+                return Ok(true);
+            }
             let mut is_open = false;
             let whole = memchr::memchr(b'\n', buffer).and_then(|end| buffer.get(..=end));
             let parsed = if let Some(line) = whole.filter(|line| line.len() < MAX_LINE) {
                 let used = line.len();
                 let parsed =
-                    (!line.trim_ascii().is_empty()).then(|| take(line, &mut self.cgroup, &mut self.counts.missing));
+                    (!line.trim_ascii().is_empty()).then(|| parse(line, &mut self.cgroup, &mut self.counts.missing));
                 self.inner.consume(used);
                 parsed
             } else {
                 self.line.clear();
                 let read = Read::by_ref(&mut self.inner).take(MAX_LINE as u64).read_until(b'\n', &mut self.line)?;
                 if read == 0 {
-                    return Ok(None);
+                    return Ok(false);
                 }
                 if read == MAX_LINE && !self.line.ends_with(b"\n") {
                     self.skip_line()?;
                     Some(Err(format!("it has more than {MAX_LINE} bytes")))
                 } else {
                     let line = self.line.as_slice();
+                    if quick(line, into, &mut self.cgroup, &mut self.counts).is_some() {
+                        return Ok(true);
+                    }
                     is_open = !line.ends_with(b"\n");
-                    (!line.trim_ascii().is_empty()).then(|| take(line, &mut self.cgroup, &mut self.counts.missing))
+                    (!line.trim_ascii().is_empty()).then(|| parse(line, &mut self.cgroup, &mut self.counts.missing))
                 }
             };
             let Some(parsed) = parsed else { continue };
             let Counts { lines, unreadable, first_unreadable, cut, .. } = &mut self.counts;
             *lines += 1;
             match parsed {
-                Ok(line) => return Ok(Some(JsonSample { number: *lines, ..line })),
+                Ok(line) => {
+                    *into = JsonSample { number: *lines, ..line };
+                    return Ok(true);
+                }
                 Err(reason) => {
                     *unreadable += 1;
                     *cut |= is_open;
@@ -280,20 +296,19 @@ impl<R: BufRead> Reader<R> {
     }
 }
 
-fn take(line: &[u8], cgroup: &mut Option<Vec<u8>>, missing: &mut Missing) -> Result<JsonSample, String> {
-    quick(line, cgroup, missing).map_or_else(|| parse(line, cgroup, missing), Ok)
-}
-
-/// Parses a line of our own writer with plain names.
-fn quick(bytes: &[u8], last_cgroup: &mut Option<Vec<u8>>, missing: &mut Missing) -> Option<JsonSample> {
-    let Quick { sample, cgroup, source } = quick::parse(bytes)?;
-    missing.cgroup += u64::from(cgroup.is_none());
+/// Reads the first line of `text` if our own writer wrote it, with plain names; returns its bytes.
+fn quick(text: &[u8], into: &mut JsonSample, last_cgroup: &mut Option<Vec<u8>>, counts: &mut Counts) -> Option<usize> {
+    let found = quick::parse(text, &mut into.sample).filter(|found| found.used < MAX_LINE)?;
+    let Quick { cgroup, source, used } = found;
+    counts.lines += 1;
+    counts.missing.cgroup += u64::from(cgroup.is_none());
     // Nearly always the same as in the previous line.
     if last_cgroup.as_deref() != cgroup {
         *last_cgroup = cgroup.map(<[u8]>::to_vec);
     }
-    let source = Source::ALL.into_iter().find(|known| known.name().as_bytes() == source);
-    Some(JsonSample { sample, source, has_thread: true, number: 0 })
+    into.source = Source::ALL.into_iter().find(|known| known.name().as_bytes() == source);
+    (into.has_thread, into.number) = (true, counts.lines);
+    Some(used)
 }
 
 fn parse(bytes: &[u8], cgroup: &mut Option<Vec<u8>>, missing: &mut Missing) -> Result<JsonSample, String> {
@@ -330,7 +345,7 @@ fn parse(bytes: &[u8], cgroup: &mut Option<Vec<u8>>, missing: &mut Missing) -> R
         }
     };
     let access = match &fields.op {
-        Some(name) => op(name),
+        Some(name) => op(&**name),
         None => data_src.access(),
     };
     missing.op += u64::from(fields.op.is_none() && fields.data_src.is_none());

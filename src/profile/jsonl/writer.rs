@@ -143,9 +143,11 @@ impl<W: Write> Writer<W> {
         });
         number(line, "", sample.thread.into());
         number(line, ",\"record\":", sample.record);
-        let accesses = (1.0 / f64::from(raw.share)).round();
-        if accesses > 1.0 {
-            number(line, ",\"accesses\":", accesses as u64);
+        if raw.share < 1.0 {
+            let accesses = (1.0 / f64::from(raw.share)).round();
+            if accesses > 1.0 {
+                number(line, ",\"accesses\":", accesses as u64);
+            }
         }
         if raw.size > 0 {
             number(line, ",\"size\":", raw.size.into());
@@ -207,42 +209,80 @@ pub fn code_text(symbol: &Symbol) -> Vec<u8> {
     text
 }
 
-// The next three functions are inlined, so that the length of the key is known.
+// The keys are added where their length is known.
 #[inline]
 fn text(line: &mut Vec<u8>, key: &str, text: &str) {
     line.extend_from_slice(key.as_bytes());
     line.extend_from_slice(text.as_bytes());
 }
 
-#[inline]
+#[allow(clippy::inline_always)]
+#[inline(always)]
 fn number(line: &mut Vec<u8>, key: &str, value: u64) {
     line.extend_from_slice(key.as_bytes());
-    line.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
+    push_number(line, value);
+}
+
+fn push_number(line: &mut Vec<u8>, value: u64) {
+    match u32::try_from(value) {
+        Ok(value) if value < 100_000_000 => {
+            let digits = decimal_digits(value);
+            let zeros = (digits.trailing_zeros() / 8).min(7);
+            push_some(line, (digits | ASCII_ZEROS) >> (8 * zeros), 8 - zeros as usize);
+        }
+        _ => line.extend_from_slice(itoa::Buffer::new().format(value).as_bytes()),
+    }
 }
 
 /// A point and nine digits.
 fn decimals(line: &mut Vec<u8>, value: u64) {
-    let mut digits = itoa::Buffer::new();
-    let digits = digits.format(value + 1_000_000_000).as_bytes();
-    line.push(b'.');
-    line.extend_from_slice(digits.get(1..).unwrap_or_default());
+    let first = (value / 100_000_000) as u8;
+    line.extend_from_slice(&[b'.', b'0' + first % 10]);
+    push_some(line, decimal_digits((value % 100_000_000) as u32) | ASCII_ZEROS, 8);
 }
 
-#[inline]
+#[allow(clippy::inline_always)]
+#[inline(always)]
 fn hex(line: &mut Vec<u8>, key: &str, value: u64) {
     line.extend_from_slice(key.as_bytes());
     push_hex(line, value);
 }
 
 fn push_hex(line: &mut Vec<u8>, value: u64) {
-    let mut digits = [0; 16];
-    digits[..8].copy_from_slice(&hex_digits((value >> 32) as u32));
-    digits[8..].copy_from_slice(&hex_digits(value as u32));
     let zeros = (value | 1).leading_zeros() as usize / 4;
-    line.extend_from_slice(digits.get(zeros..).unwrap_or_default());
+    if let Ok(value) = u32::try_from(value) {
+        let digits = u64::from_le_bytes(hex_digits(value));
+        push_some(line, digits >> (8 * (zeros - 8)), 16 - zeros);
+    } else {
+        let upper = u64::from_le_bytes(hex_digits((value >> 32) as u32));
+        push_some(line, upper >> (8 * zeros), 8 - zeros);
+        line.extend_from_slice(&hex_digits(value as u32));
+    }
 }
 
-/// Computes all eight digits at once: one digit in each byte of a word; those from ten on move up to the letters.
+/// Adds up to eight bytes, the first of which is the lowest: a copy of a length that is not known takes a call.
+#[inline]
+fn push_some(line: &mut Vec<u8>, bytes: u64, count: usize) {
+    line.extend_from_slice(&bytes.to_le_bytes());
+    line.truncate(line.len() - (8 - count.min(8)));
+}
+
+const ASCII_ZEROS: u64 = 0x3030_3030_3030_3030;
+
+/// Computes all eight digits at once, of a number below 100,000,000: one in each byte of a word, the first of them lowest. Pieces
+/// of four, two and one digit are divided side by side.
+#[inline]
+fn decimal_digits(value: u32) -> u64 {
+    let fours = u64::from(value / 10_000) | u64::from(value % 10_000) << 32;
+    // n * 10486 >> 20 is n / 100 up to 9999, and n * 103 >> 10 is n / 10 up to 99.
+    let hundreds = (fours * 10_486) >> 20 & 0x7f_0000_007f;
+    let twos = hundreds | (fours - 100 * hundreds) << 16;
+    let tens = (twos * 103) >> 10 & 0x0f_000f_000f_000f;
+    tens | (twos - 10 * tens) << 8
+}
+
+/// Computes all eight hex digits at once: one digit in each byte of a word; those from ten on move up to the letters.
+#[inline]
 fn hex_digits(value: u32) -> [u8; 8] {
     let mut word = u64::from(value);
     word = (word << 16 | word) & 0x0000_ffff_0000_ffff;
@@ -282,8 +322,22 @@ mod tests {
                 let mut line = Vec::new();
                 hex(&mut line, "", value);
                 decimals(&mut line, value % 1_000_000_000);
-                assert_eq!(String::from_utf8(line).unwrap(), format!("{value:x}.{:09}", value % 1_000_000_000));
+                number(&mut line, ",", value);
+                let expected = format!("{value:x}.{:09},{value}", value % 1_000_000_000);
+                assert_eq!(String::from_utf8(line).unwrap(), expected);
             }
+        }
+    }
+
+    #[test]
+    fn numbers_of_any_count_of_digits_are_those_of_format() {
+        // All of four digits, beside each other, and the ends of the others.
+        let fours = (0..10_000).flat_map(|four| [four, four * 10_000 + 9_999 - four]);
+        let ends = (0..20).flat_map(|power| [10u64.pow(power) - 1, 10u64.pow(power), 10u64.pow(power) + 1]);
+        for value in fours.chain(ends).chain([u64::MAX]) {
+            let mut line = Vec::new();
+            number(&mut line, "", value);
+            assert_eq!(String::from_utf8(line).unwrap(), value.to_string());
         }
     }
 }

@@ -134,7 +134,8 @@ impl<N: FnMut() -> Option<Parsed>> Origin for LinesOrigin<'_, N> {
         for (at, line) in parsed.lines.iter().enumerate() {
             let mut sample = line.sample;
             if let Some((_, path)) = cgroups.next_if(|(from, _)| *from == at) {
-                cgroup = path.as_deref();
+                let path = path.as_deref();
+                cgroup = path.map(|path| numbers.cgroup(path, &mut |told| inlet.pass_side_band(told)));
             }
             if sample.record == 0 {
                 sample.record = counts.lines + line.number;
@@ -142,8 +143,8 @@ impl<N: FnMut() -> Option<Parsed>> Origin for LinesOrigin<'_, N> {
             if !line.has_thread {
                 sample.thread = numbers.thread(sample.raw.pid, sample.raw.tid);
             }
-            if let Some(path) = cgroup {
-                sample.raw.cgroup = numbers.cgroup(path, &mut |told| inlet.pass_side_band(told));
+            if let Some(cgroup) = cgroup {
+                sample.raw.cgroup = cgroup;
             }
             inlet.pass_sample(sample);
         }
