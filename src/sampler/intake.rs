@@ -46,6 +46,12 @@ impl Intake {
         self.sink.take(record, layout);
     }
 
+    /// Takes one record of this event of the recording, each of whose samples represents `period` events if it does not say it.
+    pub fn take_of(&mut self, record: &[u8], layout: &Layout, event: u16, period: Option<u64>) {
+        self.sink.of_event(event, period);
+        self.sink.take(record, layout);
+    }
+
     /// Takes one record of a scheduling event.
     pub fn take_sched(&mut self, record: &[u8], layout: &Layout, decoder: &SchedDecoder) {
         self.sink.take_sched(record, layout, decoder);

@@ -1,15 +1,11 @@
 //! Decodes scheduling events into batches.
 
-use std::collections::BTreeMap;
-
-use super::{BatchSink, BATCH};
-use crate::sample::sched::{SchedEvent, SchedWhat};
+use super::batch_sink::{lost_until, BatchSink};
+use super::BATCH;
+use crate::sample::sched::SchedWhat;
 use scxprof_base::cpus::MAX_CPUS;
 use scxprof_perf::record::{decode, decode_sample, Layout, Record};
 use scxprof_perf::tracepoint::{self, SchedDecoder};
-
-/// The most scheduling events that a worker keeps if the session is slow, before it drops them.
-pub(super) const MAX_WAITING_SCHED: usize = 16 * BATCH;
 
 impl BatchSink {
     /// Takes a record from a ring of scheduling events.
@@ -48,21 +44,4 @@ impl BatchSink {
             self.send();
         }
     }
-}
-
-/// The event that reports a loss of the CPU's events until `time`.
-pub(super) fn lost_until(time: u64, cpu: u32) -> SchedEvent {
-    SchedEvent { time, cpu, pid: 0, tid: 0, cgroup: 0, what: SchedWhat::Lost }
-}
-
-/// Drops the events, but keeps the time of the last loss on each CPU. Returns the number of dropped events.
-pub(super) fn drop_sched(events: &mut Vec<SchedEvent>) -> u64 {
-    let mut dropped = 0;
-    let mut cpus = BTreeMap::new();
-    for event in events.drain(..) {
-        dropped += u64::from(event.what != SchedWhat::Lost);
-        cpus.insert(event.cpu, event.time);
-    }
-    events.extend(cpus.into_iter().map(|(cpu, time)| lost_until(time, cpu)));
-    dropped
 }

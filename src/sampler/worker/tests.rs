@@ -1,9 +1,10 @@
 //! Tests of a worker's output for given records.
 
+use super::batch_sink::MAX_WAITING_BATCHES;
 use super::*;
 use crate::sampler::waker::Waker;
 use scxprof_perf::encode::encode;
-use scxprof_perf::record::{sample_type, SampleId};
+use scxprof_perf::record::{sample_type, Record, SampleId, SampleRecord};
 
 const LAYOUT: Layout = Layout {
     sample_type: sample_type::TID | sample_type::TIME | sample_type::ADDR,

@@ -10,7 +10,7 @@ use crate::profile::meta::from_hex;
 use crate::profile::{PerfDataError, Profile, Records};
 use crate::resolve::{SymbolOptions, Unwinder};
 use crate::sample::batch::PendingSample;
-use crate::sample::{RawSample, Source};
+use crate::sample::Source;
 use crate::sampler::event::CHAIN_SIZE;
 use crate::sampler::intake::Intake;
 use crate::sampler::loss::Loss;
@@ -172,15 +172,7 @@ impl PerfDataOrigin<'_> {
                             continue;
                         }
                         self.is_untimed |= layout.sample_type & sample_type::TIME == 0;
-                        let before = self.intake.batch().samples.len();
-                        self.intake.take(bytes, layout);
-                        if let Some(PendingSample { raw, .. }) = self.intake.batch().samples.get_mut(before) {
-                            raw.period = period.unwrap_or(raw.period);
-                            raw.event = u16::try_from(event).unwrap_or(u16::MAX);
-                            if layout.sample_type & sample_type::CPU == 0 {
-                                raw.cpu = RawSample::NO_CPU;
-                            }
-                        }
+                        self.intake.take_of(bytes, layout, u16::try_from(event).unwrap_or(u16::MAX), period);
                     } else {
                         let is_timed = layout.sample_type & sample_type::TIME != 0;
                         if !is_timed && self.is_untimed {

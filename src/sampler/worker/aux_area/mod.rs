@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use perf_event_open_sys::bindings as sys;
 
-use super::{AUX_PARTIAL, AUX_TRUNCATED};
+use super::batch_sink::{AUX_PARTIAL, AUX_TRUNCATED};
 use crate::host::clock::monotonic_ns;
 use crate::sample::CpuMode;
 use crate::sampler::clock::CountClock;

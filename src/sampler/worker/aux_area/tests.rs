@@ -232,7 +232,9 @@ fn flags_of_pieces_are_losses() {
         crate::sampler::Identity { own_pid: 1, child_pid_namespace: false, without_profilers: false },
         crate::sampler::AddressFrom::OtherTool,
     );
-    for flags in [0, AUX_TRUNCATED, AUX_PARTIAL, AUX_TRUNCATED | AUX_PARTIAL, super::super::AUX_COLLISION, 2] {
+    for flags in
+        [0, AUX_TRUNCATED, AUX_PARTIAL, AUX_TRUNCATED | AUX_PARTIAL, super::super::batch_sink::AUX_COLLISION, 2]
+    {
         let mut bytes = Vec::new();
         assert!(encode(&Record::Aux { offset: 0, size: 64, flags }, &SampleId::default(), 0, &LAYOUT, &mut bytes));
         intake.take(&bytes, &LAYOUT);
