@@ -77,6 +77,7 @@ pub mod doctor;
 pub mod evidence;
 pub mod hint;
 pub mod host;
+mod memory;
 mod outcome;
 pub mod profile;
 pub mod report;

@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use serde::{Deserialize, Serialize};
 
 use super::keys::mix;
+use crate::memory::prefetch;
 use crate::sample::{Access, CodeAddr, LINE_SIZE};
 
 /// Instructions that are kept for a line.
@@ -71,6 +72,13 @@ impl HotLines {
         ((u128::from(mix(line)) * self.slots.len() as u128) >> 64) as usize
     }
 
+    /// Prefetches the place of a line.
+    pub(super) fn prefetch(&self, line: u64) {
+        if let Some(slot) = self.slots.get(self.at(line)) {
+            prefetch(slot);
+        }
+    }
+
     pub(super) fn add(&mut self, line: u64, touched: &Touched) {
         let at = self.at(line);
         let Some(slot) = self.slots.get_mut(at) else { return };
@@ -112,25 +120,26 @@ impl HotLines {
 
 impl Slot {
     fn add_code(&mut self, code: CodeAddr) {
-        let is_it =
-            |entry: &&mut (u64, Option<NonZeroU32>, u32)| (entry.0, entry.1) == (code.offset, Some(code.module));
-        if let Some(entry) = self.codes.iter_mut().find(is_it) {
+        let found = known_or_least(
+            &self.codes,
+            |entry| (entry.0, entry.1) == (code.offset, Some(code.module)),
+            |entry| entry.2,
+        );
+        let Some(entry) = self.codes.get_mut(found.at) else { return };
+        if found.is_known {
             entry.2 = entry.2.saturating_add(1);
-        } else if let Some(entry) = self.codes.iter_mut().min_by_key(|entry| entry.2) {
-            if entry.2 > 1 {
-                entry.2 -= 1;
-            } else {
-                *entry = (code.offset, Some(code.module), 1);
-            }
+        } else if entry.2 > 1 {
+            entry.2 -= 1;
+        } else {
+            *entry = (code.offset, Some(code.module), 1);
         }
     }
 
     fn add_bytes(&mut self, touched: &Touched) {
         let is_it = |entry: &Bytes| entry.accesses > 0 && entry.thread == touched.thread;
-        let known = self.threads.iter().position(is_it);
-        let least = || (0..THREADS).min_by_key(|&at| self.threads.get(at).map(|entry| entry.accesses));
-        let Some(entry) = known.or_else(least).and_then(|at| self.threads.get_mut(at)) else { return };
-        if known.is_none() {
+        let found = known_or_least(&self.threads, is_it, |entry| entry.accesses);
+        let Some(entry) = self.threads.get_mut(found.at) else { return };
+        if !found.is_known {
             if entry.accesses > 1 {
                 entry.accesses -= 1;
                 return;
@@ -146,6 +155,27 @@ impl Slot {
             entry.stored |= bytes;
         }
     }
+}
+
+/// An entry of a few.
+struct Found {
+    at: usize,
+    is_known: bool,
+}
+
+/// The entry that is searched for, or the first of those with the least weight.
+#[inline]
+fn known_or_least<T>(entries: &[T], is_it: impl Fn(&T) -> bool, weight: impl Fn(&T) -> u32) -> Found {
+    let mut least = (u32::MAX, 0);
+    for (at, entry) in entries.iter().enumerate() {
+        if is_it(entry) {
+            return Found { at, is_known: true };
+        }
+        if weight(entry) < least.0 {
+            least = (weight(entry), at);
+        }
+    }
+    Found { at: least.1, is_known: false }
 }
 
 /// The bytes of an access that are in the line of its first one, each a bit; of an unknown size it is the first one alone.

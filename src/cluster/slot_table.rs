@@ -1,5 +1,7 @@
 //! The sketch's memory: a hash table that grows to a limit and can drop a part of its entries.
 
+use crate::memory::{self, Pages, Table};
+
 /// An entry of a [`SlotTable`].
 pub(super) trait Slot: Copy + Default {
     fn hash(&self) -> u64;
@@ -9,12 +11,14 @@ pub(super) trait Slot: Copy + Default {
 /// Open addressing with linear probing over memory that grows to a limit: few entries lie close together, and are read faster.
 #[derive(Debug, Clone)]
 pub(super) struct SlotTable<S> {
-    pub(super) slots: Vec<S>,
+    pub(super) slots: Table<S>,
     pub(super) len: usize,
     /// The largest number of slots.
     most: usize,
     /// The largest number of entries.
     pub(super) limit: usize,
+    /// How the memory is mapped.
+    pub(super) pages: Pages,
 }
 
 /// Entries whose slots are prefetched before the first of them is read.
@@ -25,15 +29,16 @@ const FIRST_SLOTS: usize = 1024;
 impl<S: Slot> SlotTable<S> {
     pub(super) fn new(bytes: usize) -> Self {
         let most = (bytes / size_of::<S>()).max(64);
-        Self { slots: vec![S::default(); most.min(FIRST_SLOTS)], len: 0, most, limit: most / 4 * 3 }
+        let slots = memory::table(most.min(FIRST_SLOTS), Pages::Usual);
+        Self { slots, len: 0, most, limit: most / 4 * 3, pages: Pages::Usual }
     }
 
     /// Doubles the memory if three quarters of the slots are in use and the limit allows it.
     pub(super) fn grow(&mut self) {
         if self.len > self.slots.len() / 4 * 3 && self.slots.len() < self.most {
             let count = (self.slots.len() * 2).min(self.most);
-            let old = std::mem::replace(&mut self.slots, vec![S::default(); count]);
-            for slot in old.into_iter().filter(|slot| !slot.is_empty()) {
+            let old = std::mem::replace(&mut self.slots, memory::table(count, self.pages));
+            for &slot in old.iter().filter(|slot| !slot.is_empty()) {
                 let at = self.find(slot.hash(), |_| false);
                 self.slots[at] = slot;
             }
@@ -45,11 +50,7 @@ impl<S: Slot> SlotTable<S> {
     pub(super) fn prefetch(&self, hash: u64) {
         let at = ((u128::from(hash) * self.slots.len() as u128) >> 64) as usize;
         if let Some(slot) = self.slots.get(at) {
-            prefetch(slot, 0);
-            // One that is not aligned may end in the next cache line.
-            if align_of::<S>() < size_of::<S>() {
-                prefetch(slot, size_of::<S>() - 1);
-            }
+            memory::prefetch(slot);
         }
     }
 
@@ -106,18 +107,4 @@ impl<S: Slot> SlotTable<S> {
     pub(super) fn bytes(&self) -> usize {
         self.slots.len() * size_of::<S>()
     }
-}
-
-/// Prefetches the cache line of a byte of a value.
-#[inline]
-fn prefetch<T>(value: &T, byte: usize) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
-        let at = std::ptr::from_ref(value).cast::<i8>().wrapping_add(byte);
-        // SAFETY: the instruction is part of every x86-64 (SSE); it reads nothing that a program could see, and never faults.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (value, byte);
 }

@@ -8,6 +8,7 @@ use super::over_time::OfThreads;
 use crate::cluster::slices::Slices;
 use crate::cluster::Sharing;
 use crate::config::{awake, CellIndex, CellSpecs, NameIndex, Tally};
+use crate::memory::prefetch;
 use crate::resolve::Cgroups;
 use crate::sample::{Comm, MemoryId, RawSample, Sample, Source, ThreadIndex};
 use crate::sinks::Sink;
@@ -132,6 +133,14 @@ impl Decider {
     #[must_use]
     pub fn keep_slices(self) -> Self {
         Self { slices: Some(Slices::new(self.memory / 8)), ..self }
+    }
+
+    /// For samples of a recording: reads them faster where huge pages are allowed. During a capture, the kernel would compact
+    /// memory for these.
+    #[must_use]
+    pub(crate) fn of_recording(mut self) -> Self {
+        self.sharing.use_huge_pages();
+        self
     }
 
     /// Makes the hint a part of the class: a thread that changes its hint counts as one thread for each hint.
@@ -396,6 +405,11 @@ impl Sink for Decider {
             let Some(first) = samples.first() else { return };
             let mut sharing = [(0, first); TOGETHER];
             let mut count = 0;
+            for number in samples.iter().filter_map(|sample| self.direct.get(sample.thread as usize)) {
+                if let Some(facts) = self.facts.get(*number as usize) {
+                    prefetch(facts);
+                }
+            }
             for sample in samples {
                 self.has_address |= sample.memory.is_some();
                 let Some(number) = self.count(sample, cgroups) else { continue };

@@ -7,6 +7,7 @@ use super::piece::Piece;
 use crate::profile::hints::{HintRecord, Hints};
 use crate::profile::thread_cgroups::ThreadCgroups;
 use crate::sample::batch::{Batch, PendingSample};
+use crate::sample::sched::SchedEvent;
 use crate::sample::{Sample, SideBand, TimedSideBand};
 use scxprof_trace::Event;
 
@@ -154,25 +155,9 @@ impl<'a, S: Unnamed> Inlet<'a, S> {
 
     /// Passes on what is complete; a piece that is not full yet waits for more.
     pub(super) fn release(&mut self) {
-        let Some((Unfinished { piece, size }, next)) = &mut self.next else { return };
-        self.order.release(|released| {
-            match released {
-                Released::SideBand(what) => piece.side_band.push((piece.samples.len(), what)),
-                Released::Sample(sample) => sample.put(piece),
-                Released::Sched(mut events) => {
-                    // They may be many at once.
-                    while let Some((some, rest)) = events.split_at_checked(*size).filter(|(_, rest)| !rest.is_empty()) {
-                        piece.push_sched(some);
-                        next.take(piece);
-                        events = rest;
-                    }
-                    piece.push_sched(events);
-                }
-            }
-            if piece.is_full(*size) {
-                next.take(piece);
-            }
-        });
+        if let Some((Unfinished { piece, size }, next)) = &mut self.next {
+            self.order.release(&mut Filling { piece, size: *size, next: &mut **next });
+        }
     }
 
     /// Passes on all that is complete.
@@ -183,5 +168,43 @@ impl<'a, S: Unnamed> Inlet<'a, S> {
                 next.take(piece);
             }
         }
+    }
+}
+
+/// Fills pieces with what is released.
+struct Filling<'a> {
+    piece: &'a mut Piece,
+    size: usize,
+    next: &'a mut dyn Next,
+}
+
+impl Filling<'_> {
+    fn pass_if_full(&mut self) {
+        if self.piece.is_full(self.size) {
+            self.next.take(self.piece);
+        }
+    }
+}
+
+impl<S: Unnamed> Released<S> for Filling<'_> {
+    fn side_band(&mut self, what: SideBand) {
+        self.piece.side_band.push((self.piece.samples.len(), what));
+        self.pass_if_full();
+    }
+
+    fn sample(&mut self, sample: &mut S) {
+        sample.put(self.piece);
+        self.pass_if_full();
+    }
+
+    fn sched(&mut self, mut events: &[SchedEvent]) {
+        // They may be many at once.
+        while let Some((some, rest)) = events.split_at_checked(self.size).filter(|(_, rest)| !rest.is_empty()) {
+            self.piece.push_sched(some);
+            self.next.take(self.piece);
+            events = rest;
+        }
+        self.piece.push_sched(events);
+        self.pass_if_full();
     }
 }

@@ -183,34 +183,44 @@ struct Rest<'s> {
     names: Names,
     sink: &'s mut dyn Sink,
     accesses: u64,
-    /// The time that each took. A piece takes some us: reading the thread's CPU time would take as long.
+    /// The pieces so far, and of one in [`TIMED`] the time that each stage took. A piece takes some us: reading the thread's CPU time
+    /// would take as long, and the time of the clock a few per cent of it.
+    pieces: u64,
     named_for: Duration,
     took_for: Duration,
 }
 
+/// The time of one in so many pieces is measured.
+const TIMED: u64 = 16;
+
 impl Next for Rest<'_> {
     fn take(&mut self, piece: &mut Piece) {
-        let begin = Instant::now();
+        let begin = self.pieces.is_multiple_of(TIMED).then(Instant::now);
+        self.pieces += 1;
         self.names.namer.name(piece);
-        let named = Instant::now();
+        let named = begin.map(|_| Instant::now());
         self.accesses += pass_on(piece, self.sink, &mut self.names.cgroups);
-        self.named_for += named - begin;
-        self.took_for += named.elapsed();
+        if let (Some(begin), Some(named)) = (begin, named) {
+            self.named_for += named - begin;
+            self.took_for += named.elapsed();
+        }
     }
 }
 
 impl Rest<'_> {
     /// What the three stages took, which began in this thread when it `began`.
     fn phases(&self, began: Begun) -> Phases {
-        let rest = self.named_for + self.took_for;
+        let timed = self.pieces as f64 / self.pieces.div_ceil(TIMED).max(1) as f64;
+        let (named_for, took_for) = (self.named_for.mul_f64(timed), self.took_for.mul_f64(timed));
+        let rest = named_for + took_for;
         let Phase { wall, cpu, .. } = began.end(READ);
         // Another thread may have had the CPU for a part of it.
         let part = if rest > cpu { cpu.as_secs_f64() / rest.as_secs_f64() } else { 1.0 };
-        let (named, took) = (self.named_for.mul_f64(part), self.took_for.mul_f64(part));
+        let (named, took) = (named_for.mul_f64(part), took_for.mul_f64(part));
         let mut phases = Phases::default();
         phases.push(Phase { name: READ, wall: wall.saturating_sub(rest), cpu: cpu.saturating_sub(named + took) });
-        phases.push(Phase { name: NAME, wall: self.named_for, cpu: named });
-        phases.push(Phase { name: TAKE, wall: self.took_for, cpu: took });
+        phases.push(Phase { name: NAME, wall: named_for, cpu: named });
+        phases.push(Phase { name: TAKE, wall: took_for, cpu: took });
         phases
     }
 }
@@ -226,7 +236,7 @@ fn in_turn<O: Origin>(
     let Pipeline { order, names, snapshot, tables } = pipeline;
     let empty = Names { namer: Namer::of_lines(false), cgroups: Cgroups::recorded() };
     let (named_for, took_for) = (Duration::ZERO, Duration::ZERO);
-    let mut rest = Rest { names: std::mem::replace(names, empty), sink, accesses: 0, named_for, took_for };
+    let mut rest = Rest { names: std::mem::replace(names, empty), sink, accesses: 0, pieces: 0, named_for, took_for };
     let mut unfinished = Unfinished::new(READY);
     let mut measured = Instant::now();
     while !ends.met(rest.names.namer.records()) {

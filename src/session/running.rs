@@ -186,6 +186,9 @@ impl Session<'_> {
         let Self { source, skipped, sampling, raises, plan, .. } = self;
         let _raised = raised(raises);
         let mut decider = plan.decider(source, sampling.memory);
+        if matches!(sampling.from, OpenInput::Profile(..)) {
+            decider = decider.of_recording();
+        }
         let procfs = matches!(sampling.from, OpenInput::Kernel(_)).then(|| sampling.stop.roots.proc.clone());
         let outcome = sampling.run(&mut decider, ended);
         let mut sampled = Sampled::new(decider, outcome, plan.decision(), plan.symbols);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// From the lowest to the highest; those of one line do not use each other.
 const ROOMS: &[&[&str]] = &[
-    &["timeline", "hint"],
+    &["timeline", "hint", "memory"],
     &["host", "cluster"],
     &["bpf", "config"],
     &["report", "evidence"],

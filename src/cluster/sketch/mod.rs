@@ -6,6 +6,7 @@ use super::keys::{line_key, mix, place_key, repeat_key, touch_hash};
 use super::lines::{HotLines, Touched};
 use super::slot_table::{Slot as _, SlotTable};
 use super::spans::{Merged, Spans};
+use crate::memory::Pages;
 use crate::sample::{Access, Cost, MemoryId, MemoryScope, Method, RawSample, Sample, LINE_SIZE, PAGE_SIZE};
 use scxprof_base::tables::Tables;
 
@@ -32,6 +33,7 @@ impl Keys {
     }
 }
 
+#[inline]
 fn page_key(memory: MemoryId) -> u64 {
     place_key(memory.granule(PAGE_SIZE))
 }
@@ -171,6 +173,12 @@ impl Sharing {
         Self { thread_limit, hot_lines_budget: 0, spans: None, ..Self::new(budget) }
     }
 
+    /// Maps the tables with huge pages as they grow, if the host allows it.
+    pub(crate) fn use_huge_pages(&mut self) {
+        let Self { touches, pages, repeats, .. } = self;
+        (touches.pages, pages.pages, repeats.pages) = (Pages::Huge, Pages::Huge, Pages::Huge);
+    }
+
     /// Declares that two numbers are one thread at different times, so memory that only this thread touches is not shared. Call
     /// it before the first sample of `thread`.
     pub fn same_thread(&mut self, thread: u32, as_thread: u32) {
@@ -225,9 +233,21 @@ impl Sharing {
         self.keys.push(keys);
     }
 
+    /// Prefetches what is kept of the line of an announced sample, if several threads touched its page.
+    fn expect_line(&self, sample: &Sample, keys: &Keys) {
+        let (Some(lines), Some(memory), true) = (&self.hot_lines, sample.memory, keys.touch != 0) else { return };
+        let page = self.pages.slots.get(self.pages.find(keys.place, |slot| slot.key == keys.page));
+        if page.is_some_and(|page| page.threads > 1) {
+            lines.prefetch(line_key(keys.page, line_of(memory)));
+        }
+    }
+
     /// Counts samples, each for the thread beside it: those that were announced since the last time, in their order.
     pub(crate) fn add_expected(&mut self, samples: &[(u32, &Sample)]) {
         let keys = std::mem::take(&mut self.keys);
+        for ((_, sample), keys) in samples.iter().zip(&keys) {
+            self.expect_line(sample, keys);
+        }
         for ((thread, sample), &keys) in samples.iter().zip(&keys) {
             self.add_as(*thread, sample, keys);
         }
@@ -344,10 +364,10 @@ impl Sharing {
         let bit = spans.bit(time).unwrap_or_default();
         if !places.is_empty() {
             let (lines, merged) = ((1 << REPEATED) - 1, Merged::new(&places));
-            for touch in &mut self.touches.slots {
+            for touch in self.touches.slots.iter_mut() {
                 touch.marks = touch.marks & lines | merged.of(touch.when()) << REPEATED;
             }
-            for repeat in &mut self.repeats.slots {
+            for repeat in self.repeats.slots.iter_mut() {
                 repeat.when = Small::new(merged.of(repeat.when.get()));
             }
         }

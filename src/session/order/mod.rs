@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 
+use crate::memory::prefetch;
 use crate::sample::batch::{Batch, PendingSample};
 use crate::sample::sched::{SchedEvent, SchedWhat};
 use crate::sample::Sample;
@@ -94,14 +95,16 @@ pub(super) struct Order<S = PendingSample> {
     pub(super) joins_hints: bool,
 }
 
-/// What [`Order::release`] returns.
-#[derive(Debug)]
-pub(super) enum Released<'a, S = PendingSample> {
-    SideBand(SideBand),
-    Sample(&'a mut S),
+/// What takes what [`Order::release`] gives: one call for each, so that nothing is moved once more.
+pub(super) trait Released<S> {
+    fn side_band(&mut self, what: SideBand);
+    fn sample(&mut self, sample: &mut S);
     /// Consecutive events of the scheduler.
-    Sched(&'a [SchedEvent]),
+    fn sched(&mut self, events: &[SchedEvent]);
 }
+
+/// The number of samples that are prefetched before they are released.
+const AHEAD: usize = 24;
 
 /// A sample's time, CPU and location as one number: 64 bits, 16 (if two CPUs sample in the same ns, a recording must give the
 /// same one first), 24 for its chunk and 24 for its number in it.
@@ -273,7 +276,7 @@ impl<S: Timed> Order<S> {
     /// Releases what is complete, the oldest first, side-band before a sample of the same time.
     ///
     /// If more is held back than the limit allows, the older half is released early; what comes late is counted.
-    pub(super) fn release(&mut self, mut take: impl FnMut(Released<'_, S>)) {
+    pub(super) fn release(&mut self, to: &mut impl Released<S>) {
         self.sort();
         self.side_band.sort_by_key(|side| side.time);
         // Stable, and made for what is in order already, as what each CPU sent.
@@ -298,25 +301,31 @@ impl<S: Timed> Order<S> {
         let mut next_side = sides.peek().map(|side| side.time);
         let mut sched = &self.sched[..];
         let mut next_sched = sched.first().map(|event| event.time);
-        for key in self.keys.drain(..ready) {
+        for number in 0..ready {
+            let Some(&key) = self.keys.get(number) else { break };
+            // Those that wait do not all fit into a cache that is near.
+            let (chunk, at) = place_of(self.keys.get(number + AHEAD).copied().unwrap_or(key), self.gone);
+            if let Some(later) = self.chunks.get(chunk).and_then(|chunk| chunk.samples.get(at)) {
+                prefetch(later);
+            }
             while next_side.is_some_and(|time| time <= time_of(key)) {
                 if let Some(side) = sides.next() {
                     if next_sched.is_some_and(|time| time < side.time) {
-                        take(Released::Sched(before(&mut sched, side.time - 1)));
+                        to.sched(before(&mut sched, side.time - 1));
                         next_sched = sched.first().map(|event| event.time);
                     }
-                    take(Released::SideBand(side.what));
+                    to.side_band(side.what);
                 }
                 next_side = sides.peek().map(|side| side.time);
             }
             if next_sched.is_some_and(|time| time <= time_of(key)) {
-                take(Released::Sched(before(&mut sched, time_of(key))));
+                to.sched(before(&mut sched, time_of(key)));
                 next_sched = sched.first().map(|event| event.time);
             }
             let (chunk, at) = place_of(key, self.gone);
             let Some(chunk) = self.chunks.get_mut(chunk) else { continue };
             if let Some(next) = chunk.samples.get_mut(at) {
-                take(Released::Sample(next));
+                to.sample(next);
                 chunk.left -= 1;
             }
             if chunk.left == 0 {
@@ -327,17 +336,18 @@ impl<S: Timed> Order<S> {
                 }
             }
         }
+        self.keys.drain(..ready);
         self.sorted = self.keys.len();
         for side in sides {
             if next_sched.is_some_and(|time| time < side.time) {
-                take(Released::Sched(before(&mut sched, side.time - 1)));
+                to.sched(before(&mut sched, side.time - 1));
                 next_sched = sched.first().map(|event| event.time);
             }
-            take(Released::SideBand(side.what));
+            to.side_band(side.what);
         }
         let rest = before(&mut sched, until);
         if !rest.is_empty() {
-            take(Released::Sched(rest));
+            to.sched(rest);
         }
         let given = self.sched.len() - sched.len();
         self.sched.drain(..given);

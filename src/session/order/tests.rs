@@ -18,16 +18,30 @@ fn batch(worker: usize, complete_until: u64, times: &[u64], names: &[u64]) -> Ba
 
 fn released(order: &mut Order) -> Vec<(char, u64)> {
     let mut out = Vec::new();
-    let name = |what| match what {
-        SideBand::Lost { cpu, .. } => u64::from(cpu),
-        _ => 0,
-    };
-    order.release(|released| match released {
-        Released::SideBand(what) => out.push(('n', name(what))),
-        Released::Sample(pending) => out.push(('s', pending.raw.time)),
-        Released::Sched(events) => out.extend(events.iter().map(|event| ('c', event.time))),
-    });
+    order.release(&mut out);
     out
+}
+
+impl Released<PendingSample> for Vec<(char, u64)> {
+    fn side_band(&mut self, what: SideBand) {
+        let SideBand::Lost { cpu, .. } = what else { return self.push(('n', 0)) };
+        self.push(('n', u64::from(cpu)));
+    }
+    fn sample(&mut self, pending: &mut PendingSample) {
+        self.push(('s', pending.raw.time));
+    }
+    fn sched(&mut self, events: &[SchedEvent]) {
+        self.extend(events.iter().map(|event| ('c', event.time)));
+    }
+}
+
+/// Times, CPUs and records of the samples.
+impl Released<Sample> for Vec<(u64, u32, u64)> {
+    fn side_band(&mut self, _: SideBand) {}
+    fn sample(&mut self, it: &mut Sample) {
+        self.push((it.raw.time, it.raw.cpu, it.record));
+    }
+    fn sched(&mut self, _: &[SchedEvent]) {}
 }
 
 #[test]
@@ -139,19 +153,19 @@ fn what_is_held_waits_for_its_side_band() {
 fn side_band_that_nothing_completes_is_bounded() {
     let mut order = Order::<PendingSample>::new(1, 10);
     let path = |time| TimedSideBand { time, what: SideBand::Cgroup { id: time, path: [b'x'; 4000].into() } };
-    let mut given = 0;
+    let mut given: Vec<(char, u64)> = Vec::new();
     for time in 0..10_000 {
         order.push(Batch { side_band: vec![path(time)], ..Batch::default() });
         if order.is_due() {
-            order.release(|_| given += 1);
+            order.release(&mut given);
         }
         assert!(order.side_bytes <= MIN_SIDE_BAND + 5000, "{} bytes", order.side_bytes);
     }
-    assert!(given > 9_000);
+    assert!(given.len() > 9_000);
     // None is lost.
     order.push(Batch { complete_until: u64::MAX, ..Batch::default() });
-    order.release(|_| given += 1);
-    assert_eq!((given, order.side_bytes), (10_000, 0));
+    order.release(&mut given);
+    assert_eq!((given.len(), order.side_bytes), (10_000, 0));
 }
 
 proptest::proptest! {
@@ -161,9 +175,6 @@ proptest::proptest! {
     ) {
         let mut order = Order::<Sample>::new(1, 1000);
         let (mut expected, mut given, mut arrived) = (Vec::new(), Vec::new(), 0u64);
-        let mut take = |order: &mut Order<Sample>| order.release(|released| if let Released::Sample(it) = released {
-            given.push((it.raw.time, it.raw.cpu, it.record));
-        });
         for (round, samples) in (0u64..).zip(&batches) {
             // Each round is later than the previous one by more than what is held back.
             let pending = samples.iter().map(|&(time, cpu)| {
@@ -177,11 +188,11 @@ proptest::proptest! {
             let complete_until = (round * 25 * STEP / 20).saturating_sub(1);
             order.push(Batch { samples, complete_until, ..Batch::default() });
             if order.is_due() {
-                take(&mut order);
+                order.release(&mut given);
             }
         }
         order.push(Batch { complete_until: u64::MAX, ..Batch::default() });
-        take(&mut order);
+        order.release(&mut given);
         expected.sort_unstable();
         proptest::prop_assert_eq!(order.late, 0);
         proptest::prop_assert_eq!(given, expected);
