@@ -98,6 +98,10 @@ impl<'a> Cursor<'a> {
         self.0 = self.0.get(digits as usize..)?;
         let mut all = digits == 8;
         while all {
+            // With 20 digits it may have overflowed.
+            if digits > 16 {
+                return None;
+            }
             let (some, part) = decimal(self.next_word());
             self.0 = self.0.get(some as usize..)?;
             value = value.wrapping_mul(POWERS.get(some as usize).copied()?).wrapping_add(part);
@@ -125,6 +129,9 @@ impl<'a> Cursor<'a> {
         self.0 = self.0.get(digits as usize..)?;
         let mut all = digits == 8;
         while all {
+            if digits > 16 {
+                return None;
+            }
             let (some, part) = hexadecimal(self.next_word());
             self.0 = self.0.get(some as usize..)?;
             value = value << (4 * some) | part;
@@ -237,7 +244,10 @@ pub(super) fn parse<'a>(text: &'a [u8], sample: &mut Sample) -> Option<Quick<'a>
             at.long_text()?;
         }
     }
-    at.word(b"}\n")?;
+    at.word(b"}")?;
+    // Another program may have changed how lines end.
+    let _ = at.word(b"\r");
+    at.word(b"\n")?;
     Some(Quick { cgroup, source, used: text.len() - at.0.len() })
 }
 

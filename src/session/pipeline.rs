@@ -183,26 +183,33 @@ struct Rest<'s> {
     names: Names,
     sink: &'s mut dyn Sink,
     accesses: u64,
-    /// The pieces so far, and of one in [`TIMED`] the time that each stage took. A piece takes some us: reading the thread's CPU time
-    /// would take as long, and the time of the clock a few per cent of it.
     pieces: u64,
+    /// The time that each took, by that of the first pieces and of one in [`TIMED`] of the others: a piece takes some us, and the clock
+    /// a few per cent of that. Reading the thread's CPU time would take as long as the piece.
     named_for: Duration,
     took_for: Duration,
 }
 
-/// The time of one in so many pieces is measured.
-const TIMED: u64 = 16;
+/// Of the later pieces, the time of one in so many is measured.
+const TIMED: u32 = 16;
+/// The first pieces, which take longer.
+const FIRST: u64 = 64;
 
 impl Next for Rest<'_> {
     fn take(&mut self, piece: &mut Piece) {
-        let begin = self.pieces.is_multiple_of(TIMED).then(Instant::now);
+        let stands_for = match self.pieces {
+            ..FIRST => 1,
+            pieces if pieces.is_multiple_of(TIMED.into()) => TIMED,
+            _ => 0,
+        };
         self.pieces += 1;
+        let begin = (stands_for > 0).then(Instant::now);
         self.names.namer.name(piece);
         let named = begin.map(|_| Instant::now());
         self.accesses += pass_on(piece, self.sink, &mut self.names.cgroups);
         if let (Some(begin), Some(named)) = (begin, named) {
-            self.named_for += named - begin;
-            self.took_for += named.elapsed();
+            self.named_for += (named - begin) * stands_for;
+            self.took_for += named.elapsed() * stands_for;
         }
     }
 }
@@ -210,17 +217,18 @@ impl Next for Rest<'_> {
 impl Rest<'_> {
     /// What the three stages took, which began in this thread when it `began`.
     fn phases(&self, began: Begun) -> Phases {
-        let timed = self.pieces as f64 / self.pieces.div_ceil(TIMED).max(1) as f64;
-        let (named_for, took_for) = (self.named_for.mul_f64(timed), self.took_for.mul_f64(timed));
-        let rest = named_for + took_for;
         let Phase { wall, cpu, .. } = began.end(READ);
-        // Another thread may have had the CPU for a part of it.
-        let part = if rest > cpu { cpu.as_secs_f64() / rest.as_secs_f64() } else { 1.0 };
-        let (named, took) = (named_for.mul_f64(part), took_for.mul_f64(part));
+        let rest = self.named_for + self.took_for;
+        // They are estimates, and another thread may have had the CPU for a part of it.
+        let within = |all: Duration| if rest > all { all.as_secs_f64() / rest.as_secs_f64() } else { 1.0 };
+        let of_wall = [self.named_for, self.took_for].map(|it| it.mul_f64(within(wall)));
+        let of_cpu = [self.named_for, self.took_for].map(|it| it.mul_f64(within(cpu)));
         let mut phases = Phases::default();
-        phases.push(Phase { name: READ, wall: wall.saturating_sub(rest), cpu: cpu.saturating_sub(named + took) });
-        phases.push(Phase { name: NAME, wall: named_for, cpu: named });
-        phases.push(Phase { name: TAKE, wall: took_for, cpu: took });
+        let left = |all: Duration, [named, took]: [Duration; 2]| all.saturating_sub(named + took);
+        phases.push(Phase { name: READ, wall: left(wall, of_wall), cpu: left(cpu, of_cpu) });
+        for ((name, wall), cpu) in [NAME, TAKE].into_iter().zip(of_wall).zip(of_cpu) {
+            phases.push(Phase { name, wall, cpu });
+        }
         phases
     }
 }

@@ -95,6 +95,9 @@ fn our_own_lines_are_read_quickly() {
     };
     let out = written(&sample, Some(b"/a b"), Source::Faults);
     assert!(quickly(&out).is_some());
+    // With the line ends of other systems too.
+    let other = [out.trim_ascii_end(), b"\r\n"].concat();
+    assert_eq!(quickly(&other), quickly(&out));
     // The parser must judge what follows the object.
     let more = [out.trim_ascii_end(), b"x"].concat();
     assert!(quickly(&more).is_none());
