@@ -3,14 +3,15 @@
 
 use aligned_vec::{AVec, RuntimeAlign, CACHELINE_ALIGN};
 
+use crate::sample::LINE_SIZE;
+
 /// The size of a huge page on x86-64, and on arm64 with pages of 4 KiB; the kernel ignores it where theirs are larger.
 const HUGE: usize = 2 << 20;
 
 /// Prefetches all cache lines of a value.
 #[inline]
 pub(crate) fn prefetch<T>(value: &T) {
-    /// Bytes of a cache line.
-    const LINE: usize = 64;
+    const LINE: usize = LINE_SIZE as usize;
     let first = std::ptr::from_ref(value).cast::<u8>();
     let last = size_of::<T>().saturating_sub(1);
     for byte in (0..size_of::<T>()).step_by(LINE) {

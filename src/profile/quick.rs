@@ -94,22 +94,26 @@ impl<'a> Cursor<'a> {
     /// A number and its count of digits.
     #[inline(always)]
     fn digits(&mut self) -> Option<(u64, u32)> {
-        let (mut digits, mut value) = decimal(self.next_word());
-        self.0 = self.0.get(digits as usize..)?;
-        let mut all = digits == 8;
-        while all {
-            // With 20 digits it may have overflowed.
-            if digits > 16 {
-                return None;
-            }
-            let (some, part) = decimal(self.next_word());
-            self.0 = self.0.get(some as usize..)?;
-            value = value.wrapping_mul(POWERS.get(some as usize).copied()?).wrapping_add(part);
-            digits += some;
-            all = some == 8;
-        }
+        let (value, digits) = self.digits_by(decimal, |digits| POWERS.get(digits as usize).copied().unwrap_or(1))?;
         // With 20 digits it may have overflowed.
         (1..20).contains(&digits).then_some((value, digits))
+    }
+
+    /// A value and its count of digits. `read` gives those at the beginning of eight characters, and `power` is the power of their base.
+    #[inline(always)]
+    fn digits_by(&mut self, read: impl Fn(u64) -> (u32, u64), power: impl Fn(u32) -> u64) -> Option<(u64, u32)> {
+        let (mut digits, mut value) = read(self.next_word());
+        self.0 = self.0.get(digits as usize..)?;
+        let mut last = digits;
+        // No number has more than 20.
+        while last == 8 && digits <= 16 {
+            let part;
+            (last, part) = read(self.next_word());
+            self.0 = self.0.get(last as usize..)?;
+            value = value.wrapping_mul(power(last)).wrapping_add(part);
+            digits += last;
+        }
+        Some((value, digits))
     }
 
     /// The next eight characters, the first of them lowest; zeros after the end.
@@ -125,19 +129,7 @@ impl<'a> Cursor<'a> {
 
     #[inline(always)]
     fn hex(&mut self) -> Option<u64> {
-        let (mut digits, mut value) = hexadecimal(self.next_word());
-        self.0 = self.0.get(digits as usize..)?;
-        let mut all = digits == 8;
-        while all {
-            if digits > 16 {
-                return None;
-            }
-            let (some, part) = hexadecimal(self.next_word());
-            self.0 = self.0.get(some as usize..)?;
-            value = value << (4 * some) | part;
-            digits += some;
-            all = some == 8;
-        }
+        let (value, digits) = self.digits_by(hexadecimal, |digits| 1 << (4 * digits))?;
         (1..17).contains(&digits).then_some(value)
     }
 

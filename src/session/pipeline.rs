@@ -183,6 +183,7 @@ struct Rest<'s> {
     names: Names,
     sink: &'s mut dyn Sink,
     accesses: u64,
+    /// Pieces so far.
     pieces: u64,
     /// The time that each took, by that of the first pieces and of one in [`TIMED`] of the others: a piece takes some us, and the clock
     /// a few per cent of that. Reading the thread's CPU time would take as long as the piece.
