@@ -13,9 +13,9 @@ use scxprof_trace::Event;
 
 /// The number of samples that are passed on at once if the next stage has a thread, and the least number with little memory.
 const PIECE: usize = 1 << 10;
-const LEAST_PIECE: usize = 16;
+const LEAST_PIECE: usize = 4;
 /// All pieces together have about a sixth of the samples that may be held back to be sorted.
-const PART: usize = 64;
+const PART: usize = 208;
 /// Side-band of a file beside the records that is read before it is sorted.
 const TAKEN: usize = 1 << 10;
 

@@ -25,8 +25,8 @@ use scxprof_base::tables::{Tables, TablesHandle};
 
 /// How often the sizes of the tables are measured.
 const MEASURE: Duration = Duration::from_secs(1);
-/// Pieces that may wait between two stages.
-const WAITING: usize = 4;
+/// Pieces that may wait between two stages. Samples are sorted and released in bursts, so with few the stages wait for each other.
+const WAITING: usize = 16;
 
 /// What finds names: that of samples, and that of cgroups, which the sinks ask for.
 #[derive(Debug)]
