@@ -14,9 +14,10 @@ struct registers {
 	_(24, x[24]) _(25, x[25]) _(26, x[26]) _(27, x[27]) _(28, x[28]) _(29, x[29])
 
 #define BEFORE_FS 0
+#define AT_FS 0
 
 /* Memory below sp is not preserved (AAPCS64, the stack). */
-#define HAS_RED_ZONE false
+#define RED_ZONE 0
 
 /* Addresses have up to 52 bits (Documentation/arch/arm64/memory.rst). */
 #define USER_END (1ULL << 52)

@@ -412,8 +412,8 @@ static __always_inline void take(void *context, struct task_struct *task, bool a
 	struct registers *regs;
 	struct wanted *known;
 	struct room *room;
+	__u64 which = ~0ULL, size;
 	__u32 zero = 0;
-	__u64 size;
 
 	room = bpf_map_lookup_elem(&scratch, &zero);
 	if (!room)
@@ -429,7 +429,9 @@ static __always_inline void take(void *context, struct task_struct *task, bool a
 	known = find_wanted(snapshot, regs->ip);
 	if (!known && !all)
 		goto output;
-	if (HAS_RED_ZONE) {
+	if (known)
+		which = known->registers;
+	if (which & RED_ZONE) {
 		/*
 		 * These are three lines, or two if sp is at the beginning of a line. The last one also contains the
 		 * first bytes of the stack dump.
@@ -438,8 +440,9 @@ static __always_inline void take(void *context, struct task_struct *task, bool a
 		add_line(snapshot, regs->sp - LINE_SIZE);
 		add_line(snapshot, regs->sp - 2 * LINE_SIZE);
 	}
-	/* The thread-local variables, which end at the base of fs. */
-	add_line(snapshot, snapshot->fs_base);
+	/* The address of the thread-local variables, which end there. */
+	if (which & AT_FS)
+		add_line(snapshot, snapshot->fs_base);
 	add_all(snapshot, known, regs);
 output:
 	size = sizeof(*snapshot) - sizeof(snapshot->lines) + (__u64)snapshot->count * sizeof(struct line);

@@ -17,8 +17,9 @@ struct registers {
 /* The number of sp stands for the line before the one that fs points to. */
 #define BEFORE_FS (1ULL << 4)
 
-/* System V ABI, the red zone: 128 bytes below sp belong to the function. */
-#define HAS_RED_ZONE true
+/* These bits stand for the line that fs points to, and for the red zone (System V ABI: 128 bytes below sp). */
+#define AT_FS (1ULL << 63)
+#define RED_ZONE (1ULL << 31)
 
 /* The upper bound of addresses of user code. */
 #define USER_END 0x7ffffffff000ULL

@@ -13,7 +13,7 @@ use super::machine::{Addresses, Machine, Next};
 use super::region::Point;
 use super::semantics::Semantics;
 use super::window::CodeSource;
-use scxprof_base::sample::Method;
+use scxprof_base::sample::{Access, Method};
 
 /// The nesting depth of undecided branches.
 const MAX_NESTED: usize = 4;
@@ -78,7 +78,7 @@ impl<'a, I: Semantics> Forward<'a, I> {
                 if self.left == 0 || self.found.all.len() >= self.site.room {
                     return;
                 }
-                let addresses = machine.addresses(insn);
+                let addresses = self.addresses(machine, insn);
                 for (slot, operand) in insn.operands() {
                     let method = match steps {
                         _ if self.memory => Method::Racy,
@@ -120,6 +120,16 @@ impl<'a, I: Semantics> Forward<'a, I> {
         let line = self.decoded.line(self.code, ip, &mut self.here)?;
         machine.bias = self.here.as_ref()?.bias;
         Some(line)
+    }
+
+    /// The addresses of an instruction's operands before it runs.
+    fn addresses(&mut self, machine: &Machine<I>, insn: &Insn<I>) -> Addresses {
+        let addresses = machine.addresses(insn);
+        for (slot, operand) in insn.operands() {
+            let addr = addresses.get(slot).copied().flatten();
+            self.found.use_own(operand, addr, operand.access != Access::Store, self.site.sp);
+        }
+        addresses
     }
 
     /// Runs one instruction or, at an undecided branch, both paths until they meet.
@@ -229,7 +239,7 @@ impl<'a, I: Semantics> Forward<'a, I> {
                 if level == 0 && matches!(to, Point::At(at) if at.wrapping_add(bias) == ip) {
                     return Some(ip);
                 }
-                let addresses = machine.addresses(insn);
+                let addresses = self.addresses(machine, insn);
                 let went = self.step(machine, insn, ip, addresses, nested)?;
                 ip = went.ip;
                 level += went.level;

@@ -5,8 +5,7 @@ use super::value::Val;
 
 /// Bytes below rsp in the image: space for what forward code pushes, and the red zone.
 const BELOW: usize = 256;
-/// Bytes below the stack pointer that a function may use (System V ABI).
-const RED_ZONE: usize = 128;
+const RED_ZONE: usize = super::candidates::RED_ZONE as usize;
 /// The total size: the bytes below rsp, and a dump of 512 bytes.
 const SIZE: usize = BELOW + 512;
 const WORDS: usize = SIZE / 64;

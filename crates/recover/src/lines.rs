@@ -56,8 +56,8 @@ impl<'a> Snapshot<'a> {
         Some(u64::from_le_bytes(*self.bytes.get(at..)?.first_chunk()?))
     }
 
-    /// True if no memory was recorded for the sample. A record may be without lines: on arm64, where no line is read at
-    /// every place, the samples of a place have none as long as nobody asks for any.
+    /// True if no memory was recorded for the sample. A record may be without lines: the samples of a place have none as long as
+    /// nobody asks for any.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.bytes.len() < HEADER

@@ -14,7 +14,7 @@ use super::reach::Reach;
 use super::regs::Regs;
 use super::replay::Replay;
 use super::semantics::Semantics;
-use super::wanted::Wanted;
+use super::wanted::{OwnMemory, Wanted};
 use super::window::{CodeSource, Cut};
 use super::x86::X86;
 use scxprof_base::arch::Arch;
@@ -135,6 +135,7 @@ impl<I: Semantics> Engine<I> {
     ) -> RecoveryResult<'_> {
         self.found.clear();
         self.found.reads.clear();
+        self.found.own = OwnMemory::default();
         if let Err(reason) = self.look(regs, dump, memory, stack.clone(), code) {
             self.found.clear();
             self.found.reason(reason);
@@ -142,7 +143,7 @@ impl<I: Semantics> Engine<I> {
         let operands = self.found.operands.as_slice();
         let candidates = self.found.all.as_slice();
         let reason = candidates.is_empty().then(|| self.found.first_reason());
-        let wanted = (!memory.is_empty()).then(|| Wanted::of(regs, memory, &self.found.reads, &stack));
+        let wanted = (!memory.is_empty()).then(|| Wanted::of(regs, memory, &self.found.reads, self.found.own, &stack));
         RecoveryResult { candidates, reason, operands, wanted }
     }
 
@@ -162,7 +163,7 @@ impl<I: Semantics> Engine<I> {
         }
         let line = self.decoded.line(code, regs.ip, &mut here).ok_or(Unrecovered::NoCode)?;
         let at_ip = line.first().ok_or(Unrecovered::BadInstruction)?;
-        let mut site = Site { stack, room: MAX_CANDIDATES / 2 };
+        let mut site = Site { sp: regs.sp(), stack, room: MAX_CANDIDATES / 2 };
         let end = self.backward(now.clone(), at_ip, code, regs.ip, &mut here, &site);
         site.room = self.found.all.len() + MAX_CANDIDATES / 2;
         let mut machine = now;
@@ -219,7 +220,17 @@ impl<I: Semantics> Engine<I> {
         if matches!(window.cut, Cut::Leader | Cut::Call | Cut::Unsynchronised) && window.insns.is_empty() {
             return None;
         }
-        let Some(end) = self.replay.run(&now, &window.insns) else {
+        let end = self.replay.run(&now, &window.insns);
+        // What contradicts may be in the red zone.
+        self.found.own.red_zone |= end.is_none();
+        for (step, insn) in window.insns.iter().enumerate() {
+            let addresses = self.replay.addresses(step);
+            for (slot, operand) in insn.operands() {
+                // Of a store too: what is there now tells the register that was stored.
+                self.found.use_own(operand, addresses.get(slot).copied().flatten(), true, site.sp);
+            }
+        }
+        let Some(end) = end else {
             self.found.reason(Unrecovered::Inconsistent);
             return None;
         };

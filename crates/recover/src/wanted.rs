@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::lines::Snapshot;
 use super::regs::Regs;
+use scxprof_base::arch::Arch;
 
 /// Bytes of a line.
 const LINE: u64 = 64;
@@ -17,12 +18,17 @@ const NEAR: u64 = 1 << 16;
 const BEFORE_FS: u64 = 1 << 4;
 /// The bit of a register's second line is this many bits above that of its first.
 const SECOND: u32 = 32;
+/// The bit of the lines that have the red zone. No register in `FOR_EACH_REGISTER` (arch.h) has this number.
+const RED_ZONE: u64 = 1 << 31;
+/// The bit of the line that fs points into.
+const AT_FS: u64 = RED_ZONE << SECOND;
 
 /// The lines of memory that running the code from one place on needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Wanted {
     /// Bit N: the line that register N points into (in the numbering of instructions); bit N + 32: the line after it.
-    /// On x86-64, bit 4 stands for the line before the one that fs points into.
+    /// On x86-64, bit 4 stands for the line before the one that fs points into, bit 31 for the red zone, and bit 63 for the
+    /// line that fs points into.
     pub registers: u64,
     /// Lines that are the same for all samples of the place, the latest first; 0 for none. A global variable is stored
     /// as its address. Stacks and thread-local variables differ between threads, so their lines are stored as
@@ -60,11 +66,24 @@ impl Read {
     }
 }
 
+/// Memory of the thread itself that the code around a sample uses, which no request says because it is no use to other threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct OwnMemory {
+    /// The red zone.
+    pub(super) red_zone: bool,
+    /// Thread-local variables. Their address is known only with the line that fs points into.
+    pub(super) thread_local: bool,
+}
+
 impl Wanted {
-    /// The needs of a sample: the lines of `reads`; `stack` is the thread's own stack.
-    pub(super) fn of(regs: &Regs, memory: Snapshot<'_>, reads: &[Read], stack: &Range<u64>) -> Self {
+    /// The needs of a sample: the lines of `reads`, and what it uses of its `own` memory; `stack` is the thread's own stack.
+    pub(super) fn of(regs: &Regs, memory: Snapshot<'_>, reads: &[Read], own: OwnMemory, stack: &Range<u64>) -> Self {
         let line = |addr: u64| addr & !(LINE - 1);
         let mut wanted = Self::default();
+        if regs.arch == Arch::X86_64 {
+            let bit = |is_used: bool, bit: u64| if is_used { bit } else { 0 };
+            wanted.registers = bit(own.red_zone, RED_ZONE) | bit(own.thread_local, AT_FS);
+        }
         let fs_base = memory.fs_base();
         let fs = fs_base.map(line);
         let pointed = regs.gpr.map(|value| line(regs.user_address(value)));
@@ -79,8 +98,10 @@ impl Wanted {
                 }
             }
             match fs {
-                // This line is always read.
-                Some(fs) if needed == fs => continue,
+                Some(fs) if needed == fs => {
+                    wanted.registers |= AT_FS;
+                    continue;
+                }
                 Some(fs) if needed == fs.wrapping_sub(LINE) => bits |= BEFORE_FS,
                 _ => {}
             }
@@ -188,11 +209,24 @@ mod tests {
         let regs = Regs::from_perf(Arch::X86_64, 2, regs_mask(Arch::X86_64), &values).unwrap();
         let reads = [0x1_0000, 0x1_0040, 0x2_0000, 0x5_0000, 0x6_0000];
         let reads = reads.map(|addr| Read { addr, base: Base::Registers });
-        let wanted = Wanted::of(&regs, Snapshot::default(), &reads, &(0..0));
+        let wanted = Wanted::of(&regs, Snapshot::default(), &reads, OwnMemory::default(), &(0..0));
         assert_eq!(
             wanted,
             Wanted { registers: 1 | 1 << 32 | 1 << 3, fixed: [0; 4], lines: [0x6_0000, 0x5_0000, 0, 0] }
         );
+    }
+
+    #[test]
+    fn the_red_zone_and_the_line_at_fs_are_asked_for_if_the_code_uses_them() {
+        let of = |arch, red_zone, thread_local| {
+            let values = vec![0; regs_mask(arch).count_ones() as usize];
+            let regs = Regs::from_perf(arch, 2, regs_mask(arch), &values).unwrap();
+            Wanted::of(&regs, Snapshot::default(), &[], OwnMemory { red_zone, thread_local }, &(0..0)).registers
+        };
+        assert_eq!(of(Arch::X86_64, true, false), 1 << 31);
+        assert_eq!(of(Arch::X86_64, false, true), 1 << 63);
+        assert_eq!(of(Arch::X86_64, false, false), 0);
+        assert_eq!(of(Arch::Arm64, true, true), 0, "its functions use nothing below sp");
     }
 
     #[test]
@@ -210,7 +244,7 @@ mod tests {
             // More lines that depend on data than fit.
             reads.extend((0..9).map(|line| (rsp + 0x2_0000 + line * 64, Base::Registers)));
             let reads: Vec<_> = reads.into_iter().map(read).collect();
-            Wanted::of(&regs, Snapshot::new(&memory), &reads, &stack)
+            Wanted::of(&regs, Snapshot::new(&memory), &reads, OwnMemory::default(), &stack)
         };
         // The threads have different stacks, and different offsets of rsp in its line.
         let mut all = Wanted::default();

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use process::Code;
 use scxprof_base::sample::Method;
-use scxprof_recover::{Recovery, Snapshot, StackRange};
+use scxprof_recover::{Recovery, Snapshot, StackRange, Wanted};
 use step::Stop;
 use truth::{is_true, AHEAD};
 
@@ -48,12 +48,33 @@ struct Tally {
     wrong: usize,
     /// Those that depend on memory which others may write.
     raced: usize,
+    /// Stops at which no memory of the thread's own is asked for.
+    spared: usize,
     methods: BTreeMap<&'static str, usize>,
     reasons: BTreeMap<&'static str, usize>,
 }
 
+/// A stop's memory without that of the thread itself that `wanted` does not ask for (see [`Wanted::registers`]), which the BPF
+/// program then does not read.
+fn spared(stop: &Stop, wanted: &Wanted) -> Vec<u8> {
+    let word = |bytes: &[u8]| bytes.first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
+    let (header, lines) = stop.memory.split_at(24.min(stop.memory.len()));
+    let (fs_base, sp) = (word(header), stop.regs.sp());
+    let has = |bit: u32| wanted.registers >> bit & 1 == 1;
+    let is_asked_for = |line: &&[u8]| {
+        let is_at = |addr: u64| word(line) == addr & !63;
+        let is_in_red_zone = [sp - 1, sp - 64, sp - 128].into_iter().any(is_at);
+        (has(31) || !is_in_red_zone) && (has(63) || !is_at(fs_base))
+    };
+    let lines: Vec<&[u8]> = lines.chunks_exact(72).filter(is_asked_for).collect();
+    let count = (lines.len() as u64).to_le_bytes();
+    [header.get(..16).unwrap_or_default(), &count, &lines.concat()].concat()
+}
+
 fn check(stops: &[Stop], code: &mut Code, with_memory: bool) -> Tally {
     let mut recovery = Recovery::new(1 << 22);
+    // With less of the thread's own memory.
+    let mut sparing = Recovery::new(1 << 22);
     let mut stack = StackRange::default();
     let mut tally = Tally::default();
     let mut shown = 0;
@@ -61,7 +82,13 @@ fn check(stops: &[Stop], code: &mut Code, with_memory: bool) -> Tally {
         let range = stack.update(stop.regs.sp());
         tally.stops += 1;
         let memory = Snapshot::new(if with_memory { &stop.memory } else { &[] });
-        let outcome = recovery.recover_with(&stop.regs, &stop.stack, memory, range, code);
+        let outcome = recovery.recover_with(&stop.regs, &stop.stack, memory, range.clone(), code);
+        if let Some(wanted) = &outcome.wanted {
+            tally.spared += usize::from(wanted.registers & (1 << 31 | 1 << 63) == 0);
+            let memory = spared(stop, wanted);
+            let again = sparing.recover_with(&stop.regs, &stop.stack, Snapshot::new(&memory), range, code);
+            assert_eq!(again.candidates, outcome.candidates, "at ip {:#x} with {wanted:x?}", stop.regs.ip);
+        }
         tally.recovered += usize::from(outcome.candidates.iter().any(|candidate| !candidate.global));
         if let Some(reason) = outcome.reason {
             *tally.reasons.entry(reason.name()).or_default() += 1;
@@ -250,6 +277,7 @@ stepped! {
     special_o0: "special", 0;
     collections_o2: "collections", 2;
     collections_o0: "collections", 0;
+    redzone_o2: "redzone", 2;
 }
 
 macro_rules! sampled {
