@@ -440,7 +440,7 @@ static __always_inline void take(void *context, struct task_struct *task, bool a
 		add_line(snapshot, regs->sp - LINE_SIZE);
 		add_line(snapshot, regs->sp - 2 * LINE_SIZE);
 	}
-	/* The address of the thread-local variables, which end there. */
+	/* The thread-local variables end at fs_base. The word there is its own address, which shows that it is right. */
 	if (which & AT_FS)
 		add_line(snapshot, snapshot->fs_base);
 	add_all(snapshot, known, regs);

@@ -8,7 +8,7 @@ use scxprof_trace::Event;
 /// Samples that are passed to the sinks at once.
 pub(super) const READY: usize = 64;
 /// Side-band that is passed on at once; a path in it has up to 4 KiB.
-const SIDE_BAND: usize = 1 << 8;
+const SIDE_BAND: usize = 1 << 6;
 
 /// Samples in order of time, and the side-band between them.
 #[derive(Debug, Default)]

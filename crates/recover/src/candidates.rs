@@ -18,8 +18,6 @@ pub const MAX_CANDIDATES: usize = 16;
 const MAX_READS: usize = 24;
 /// Bytes of a cache line.
 const LINE: u64 = 64;
-/// Bytes below the stack pointer that a function may use (System V ABI).
-pub(super) const RED_ZONE: u64 = 128;
 /// No process maps its first page (`vm.mmap_min_addr`).
 const LOWEST: u64 = 4096;
 
@@ -198,13 +196,6 @@ impl Candidates {
         }
     }
 
-    /// Notes whether `operand` is in memory of the thread's own; `is_read`: what was there before is of use.
-    pub(super) fn use_own(&mut self, operand: &MemOp, addr: Option<u64>, is_read: bool, sp: u64) {
-        self.own.thread_local |= operand.fs;
-        let below = addr.map_or(0, |addr| sp.wrapping_sub(addr));
-        self.own.red_zone |= is_read && (1..=RED_ZONE + u64::from(operand.size)).contains(&below);
-    }
-
     /// Drops all but the requests.
     pub(super) fn clear(&mut self) {
         self.all.clear();
@@ -303,8 +294,6 @@ fn unknown(operand: &MemOp, insn_ip: u64) -> Unrecovered {
 
 /// The conditions for candidates of one direction.
 pub(super) struct Site {
-    /// The sample's stack pointer.
-    pub(super) sp: u64,
     pub(super) stack: Range<u64>,
     pub(super) room: usize,
 }

@@ -126,8 +126,11 @@ impl<'a, I: Semantics> Forward<'a, I> {
     fn addresses(&mut self, machine: &Machine<I>, insn: &Insn<I>) -> Addresses {
         let addresses = machine.addresses(insn);
         for (slot, operand) in insn.operands() {
-            let addr = addresses.get(slot).copied().flatten();
-            self.found.use_own(operand, addr, operand.access != Access::Store, self.site.sp);
+            self.found.own.thread_local |= operand.fs;
+            // What a store replaces does not matter.
+            if let (Some(&Some(addr)), true) = (addresses.get(slot), operand.access != Access::Store) {
+                self.found.own.red_zone |= machine.stack.red_zone_has(addr, u64::from(operand.size));
+            }
         }
         addresses
     }

@@ -5,7 +5,8 @@ use super::value::Val;
 
 /// Bytes below rsp in the image: space for what forward code pushes, and the red zone.
 const BELOW: usize = 256;
-const RED_ZONE: usize = super::candidates::RED_ZONE as usize;
+/// Bytes below the stack pointer that a function may use (System V ABI).
+const RED_ZONE: usize = 128;
 /// The total size: the bytes below rsp, and a dump of 512 bytes.
 const SIZE: usize = BELOW + 512;
 const WORDS: usize = SIZE / 64;
@@ -50,6 +51,12 @@ impl Image {
                 }
             }
         }
+    }
+
+    /// True if any of the `size` bytes at `addr` lies in the red zone.
+    pub(super) fn red_zone_has(&self, addr: u64, size: u64) -> bool {
+        let below = self.base.wrapping_add(BELOW as u64).wrapping_sub(addr);
+        (1..RED_ZONE as u64 + size).contains(&below)
     }
 
     fn index(&self, addr: u64) -> Option<usize> {

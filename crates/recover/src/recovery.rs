@@ -163,7 +163,7 @@ impl<I: Semantics> Engine<I> {
         }
         let line = self.decoded.line(code, regs.ip, &mut here).ok_or(Unrecovered::NoCode)?;
         let at_ip = line.first().ok_or(Unrecovered::BadInstruction)?;
-        let mut site = Site { sp: regs.sp(), stack, room: MAX_CANDIDATES / 2 };
+        let mut site = Site { stack, room: MAX_CANDIDATES / 2 };
         let end = self.backward(now.clone(), at_ip, code, regs.ip, &mut here, &site);
         site.room = self.found.all.len() + MAX_CANDIDATES / 2;
         let mut machine = now;
@@ -221,15 +221,9 @@ impl<I: Semantics> Engine<I> {
             return None;
         }
         let end = self.replay.run(&now, &window.insns);
-        // What contradicts may be in the red zone.
-        self.found.own.red_zone |= end.is_none();
-        for (step, insn) in window.insns.iter().enumerate() {
-            let addresses = self.replay.addresses(step);
-            for (slot, operand) in insn.operands() {
-                // Of a store too: what is there now tells the register that was stored.
-                self.found.use_own(operand, addresses.get(slot).copied().flatten(), true, site.sp);
-            }
-        }
+        let mut operands = window.insns.iter().flat_map(Insn::operands);
+        self.found.own.thread_local |= operands.any(|(_, operand)| operand.fs);
+        self.found.own.red_zone |= self.replay.uses_red_zone();
         let Some(end) = end else {
             self.found.reason(Unrecovered::Inconsistent);
             return None;

@@ -20,6 +20,8 @@ pub(super) struct Replay<I: Semantics> {
     saved: Vec<(usize, Image)>,
     /// Addresses of each instruction's operands, the nearest to ip first, from the forward pass.
     addresses: [Addresses; MAX_STEPS],
+    /// See [`Replay::uses_red_zone`].
+    uses_red_zone: bool,
     /// The allocation of a state that is not in use.
     spare: Option<Box<Machine<I>>>,
 }
@@ -34,7 +36,13 @@ enum Pass<I: Semantics> {
 
 impl<I: Semantics> Default for Replay<I> {
     fn default() -> Self {
-        Self { before: Default::default(), saved: Vec::new(), addresses: Default::default(), spare: None }
+        Self {
+            before: Default::default(),
+            saved: Vec::new(),
+            addresses: Default::default(),
+            uses_red_zone: false,
+            spare: None,
+        }
     }
 }
 
@@ -49,6 +57,7 @@ impl<I: Semantics> Replay<I> {
         // addresses. Repeat with them until they equal the result. Stores whose address is still unknown may then hit
         // anything.
         let mut hopeful = true;
+        self.uses_red_zone = false;
         for _ in 0..ROUNDS {
             match self.pass(now, insns, &hints, hopeful) {
                 Pass::Closed { end, blind: false } if hopeful => return Some(end),
@@ -86,6 +95,11 @@ impl<I: Semantics> Replay<I> {
         }
     }
 
+    /// True if any pass looked into the red zone, or found a contradiction, which may come from it.
+    pub(super) fn uses_red_zone(&self) -> bool {
+        self.uses_red_zone
+    }
+
     /// Takes back the state that [`Replay::run`] returned.
     pub(super) fn give_back(&mut self, end: Box<Machine<I>>) {
         self.spare = Some(end);
@@ -113,6 +127,7 @@ impl<I: Semantics> Replay<I> {
         match self.both_ways(&mut machine, now, insns, hints) {
             (true, blind) => Pass::Closed { end: machine, blind },
             (false, blind) => {
+                self.uses_red_zone = true;
                 self.spare = Some(machine);
                 Pass::Conflict { blind }
             }
@@ -147,6 +162,11 @@ impl<I: Semantics> Replay<I> {
         for (step, insn) in insns.iter().enumerate().take(MAX_STEPS).rev() {
             if let Some(addresses) = self.addresses.get_mut(step) {
                 *addresses = machine.addresses(insn);
+                // Of a store too: what is there now tells the register that was stored.
+                self.uses_red_zone |= insn.operands().any(|(slot, operand)| {
+                    let addr = addresses.get(slot).copied().flatten();
+                    addr.is_some_and(|addr| machine.stack.red_zone_has(addr, u64::from(operand.size)))
+                });
             }
             let next = machine.step(insn);
             let fell = match next {

@@ -66,7 +66,7 @@ impl Read {
     }
 }
 
-/// Memory of the thread itself that the code around a sample uses, which no request says because it is no use to other threads.
+/// Memory of the thread itself that the code around a sample uses. No [`Read`] requests it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct OwnMemory {
     /// The red zone.

@@ -268,4 +268,11 @@ mod tests {
         assert_eq!(insn(&[0x88, 0xc4]).writes, bit(0)); // mov ah,al
         assert!(insn(&[0x0f, 0xae, 0x23]).wild); // xsave [rbx]
     }
+
+    #[test]
+    fn what_push_pop_call_ret_and_leave_do_to_the_stack_is_an_operand() {
+        for code in [&[0x50][..], &[0x58], &[0xe8, 0, 0, 0, 0], &[0xc3], &[0xc9]] {
+            assert_eq!(insn(code).operands().count(), 1, "{code:x?}");
+        }
+    }
 }
