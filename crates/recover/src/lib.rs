@@ -18,10 +18,10 @@
 //! at `-O0`), thread-local and gathered addresses, and registers that a call in between has overwritten.
 //!
 //! A sample may contain the memory around its registers ([`Snapshot`]): then the red zone and thread-local addresses
-//! are known where code uses them, and the code is run a second time with these values. The result names the lines that this run needed
-//! ([`Wanted`]), so that the next sample at that place contains these lines and no others. Accesses that only the
-//! second run finds are marked ([`Method::Racy`]), because another thread may have written the memory before the code
-//! reached it: only this method can be wrong.
+//! are known where code uses them, and the code is run a second time with these values. The result names the lines
+//! that this run needed ([`Wanted`]), so that the next sample at that place contains these lines and no others.
+//! Accesses that only the second run finds are marked ([`Method::Racy`]), because another thread may have written the
+//! memory before the code reached it: only this method can be wrong.
 //!
 //! [`Method::Racy`]: scxprof_base::sample::Method::Racy
 //!

@@ -81,8 +81,7 @@ impl Wanted {
         let line = |addr: u64| addr & !(LINE - 1);
         let mut wanted = Self::default();
         if regs.arch == Arch::X86_64 {
-            let bit = |is_used: bool, bit: u64| if is_used { bit } else { 0 };
-            wanted.registers = bit(own.red_zone, RED_ZONE) | bit(own.thread_local, AT_FS);
+            wanted.registers = (u64::from(own.red_zone) * RED_ZONE) | (u64::from(own.thread_local) * AT_FS);
         }
         let fs_base = memory.fs_base();
         let fs = fs_base.map(line);
