@@ -1,8 +1,15 @@
 //! Processes that share only through the kernel, which `--kernel` finds: some programs at once, each in its own cell with
 //! strangers beside it.
 
+use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::process::Pid;
+use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
 
 use super::cgroup::Cgroup;
 use super::family::{find, run_until};
@@ -14,6 +21,8 @@ use crate::support::alone;
 const ENOUGH: f64 = 400.0;
 /// Seconds after which the programs end, in case this test is killed.
 const LIFE: u32 = 120;
+/// The time after which threads are on another CPU.
+const TURN: Duration = Duration::from_millis(200);
 /// The prefix of the strangers' thread names.
 const TAG: &str = "x";
 
@@ -56,6 +65,7 @@ struct Scene {
     /// The program's own.
     threads: Vec<Thread>,
     strangers: Vec<Thread>,
+    _moved: Vec<Moved>,
     _programs: Vec<Running>,
     _shell: Option<Shell>,
     // Dropped last.
@@ -73,6 +83,7 @@ impl Scene {
             programs.push(running.map_err(|error| format!("{error:#}"))?);
         }
         let threads = programs[0].threads.clone();
+        let moved = programs.iter().map(|running| Moved::start(&running.threads)).collect::<Result<_, _>>()?;
         for second in &programs[1..] {
             // Were one of them not alone, its set would be another than the program's of that number.
             let tagged = |thread: &Thread| {
@@ -86,12 +97,62 @@ impl Scene {
             // It shares a pipe with cat, but nothing with the program.
             strangers.push(Thread { group: None, name: "tar".into(), pid: 0, tid: 0 });
         }
-        Ok(Self { name, threads, strangers, _programs: programs, _shell: shell, cgroup })
+        Ok(Self { name, threads, strangers, _moved: moved, _programs: programs, _shell: shell, cgroup })
     }
 
     /// The program's threads and the strangers.
     fn all(&self) -> Vec<Thread> {
         [self.threads.as_slice(), self.strangers.as_slice()].concat()
+    }
+}
+
+/// Moves the threads of each group from CPU to CPU together, until this is dropped. The kernel may leave both ends of a connection on
+/// one CPU for as long as a test samples, and what only one CPU uses tells nothing.
+struct Moved {
+    ended: Sender<()>,
+    mover: Option<JoinHandle<()>>,
+}
+
+impl Moved {
+    fn start(threads: &[Thread]) -> Result<Self, String> {
+        let allowed =
+            sched_getaffinity(None).map_err(|error| format!("cannot get the CPUs of this process: {error}"))?;
+        let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect();
+        if cpus.len() < 2 {
+            return Err("there is only one CPU".into());
+        }
+        let mut groups: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+        for thread in threads {
+            if let Some(group) = &thread.group {
+                groups.entry(group.clone()).or_default().push(thread.tid);
+            }
+        }
+        let (ended, end) = channel();
+        let move_all = move || {
+            for turn in 0.. {
+                for (number, tids) in groups.values().enumerate() {
+                    let mut one = CpuSet::new();
+                    one.set(cpus[(number + turn) % cpus.len()]);
+                    for &tid in tids {
+                        // It may have ended.
+                        let _ = sched_setaffinity(Pid::from_raw(tid as i32), &one);
+                    }
+                }
+                if end.recv_timeout(TURN) != Err(RecvTimeoutError::Timeout) {
+                    break;
+                }
+            }
+        };
+        Ok(Self { ended, mover: Some(std::thread::spawn(move_all)) })
+    }
+}
+
+impl Drop for Moved {
+    fn drop(&mut self) {
+        let _ = self.ended.send(());
+        if let Some(mover) = self.mover.take() {
+            let _ = mover.join();
+        }
     }
 }
 

@@ -206,7 +206,7 @@ static void event_work(struct worker *w) {
     uint64_t value = 1;
     if (epoll_wait(own->poll, &event, 1, WAIT_MS) != 1 || read(own->in, &value, sizeof value) < 0)
         return;
-    own_work(w, 400);
+    own_work(w, 100);
     value = 1;
     if (write(own->out, &value, sizeof value) < 0)
         rest();
