@@ -2,6 +2,7 @@
 //!
 //! A bin is found by a table rather than by a logarithm: several distributions take each wait of a trace.
 
+use std::borrow::Cow;
 use std::sync::LazyLock;
 
 /// Quantiles are right within this part of their value.
@@ -82,9 +83,16 @@ impl Table {
     }
 }
 
+/// Durations that wait to be counted. Each is somewhere else in the counts, which are seldom in the nearest caches; those of
+/// several are fetched at once.
+const WAITING: usize = 14;
+
 /// Counts by bin. If the bins between the first and the last one are more than [`MAX_BINS`], the first ones are one.
 #[derive(Clone, Default)]
 pub(super) struct Bins {
+    /// The bins of durations that are not in `counts` yet; the first of them.
+    waiting: [u16; WAITING],
+    len: u8,
     /// The number of the first one of `counts`.
     first: u32,
     counts: Vec<u64>,
@@ -94,9 +102,41 @@ impl Bins {
     /// Adds a duration; 0 is in no bin.
     #[inline]
     pub(super) fn add(&mut self, ns: u64) {
-        if ns > 0 {
-            self.add_to(TABLE.bin(ns), 1);
+        if ns == 0 {
+            return;
         }
+        if usize::from(self.len) == WAITING {
+            self.settle();
+        }
+        // There are some 2,200 bins.
+        let bin = TABLE.bin(ns) as u16;
+        if let Some(place) = self.waiting.get_mut(usize::from(self.len)) {
+            *place = bin;
+            self.len += 1;
+        }
+    }
+
+    fn waiting(&self) -> &[u16] {
+        self.waiting.get(..usize::from(self.len)).unwrap_or_default()
+    }
+
+    /// Counts those that wait.
+    #[inline(never)]
+    fn settle(&mut self) {
+        let (waiting, len) = (self.waiting, std::mem::take(&mut self.len));
+        for &bin in waiting.iter().take(usize::from(len)) {
+            self.add_to(u32::from(bin), 1);
+        }
+    }
+
+    /// The same with all counted.
+    fn settled(&self) -> Cow<'_, Self> {
+        if self.len == 0 {
+            return Cow::Borrowed(self);
+        }
+        let mut settled = self.clone();
+        settled.settle();
+        Cow::Owned(settled)
     }
 
     #[inline]
@@ -115,7 +155,7 @@ impl Bins {
             *lowest += count;
             return;
         }
-        let before = std::mem::take(self);
+        let before = Self { first: self.first, counts: std::mem::take(&mut self.counts), ..Self::default() };
         let low = before.iter().next().map_or(bin, |(low, _)| low.min(bin));
         let high = before.iter().next_back().map_or(bin, |(high, _)| high.max(bin));
         let least = (high + 1).saturating_sub(MAX_BINS as u32);
@@ -129,7 +169,7 @@ impl Bins {
         }
     }
 
-    /// The bins that are not empty, with their counts.
+    /// The bins that are not empty, with their counts, but for those that wait.
     fn iter(&self) -> impl DoubleEndedIterator<Item = (u32, u64)> + '_ {
         let bins = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
         bins.map(|(at, count)| (self.first + at as u32, *count))
@@ -141,23 +181,27 @@ impl Bins {
         for (bin, count) in other.iter().rev() {
             self.add_to(bin, count);
         }
+        for &bin in other.waiting() {
+            self.add_to(u32::from(bin), 1);
+        }
     }
 
     /// The value that represents the duration at `rank`, from 0, of `all` durations; those in no bin are 0.
     pub(super) fn at(&self, rank: u64, all: u64) -> f64 {
-        let zeros = all - self.counts.iter().sum::<u64>().min(all);
+        let this = self.settled();
+        let zeros = all - this.counts.iter().sum::<u64>().min(all);
         let Some(rank) = rank.checked_sub(zeros) else { return 0.0 };
         let mut sum = 0;
         let reaches = |(_, count): &(u32, u64)| {
             sum += count;
             sum > rank
         };
-        let bin = self.iter().find(reaches).or_else(|| self.iter().next_back());
+        let bin = this.iter().find(reaches).or_else(|| this.iter().next_back());
         bin.map_or(0.0, |(bin, _)| TABLE.value(bin))
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.counts.is_empty()
+        self.counts.is_empty() && self.len == 0
     }
 }
 

@@ -22,6 +22,9 @@ pub(super) const GENERIC: u32 = 327;
 /// `CLONE_THREAD` (include/uapi/linux/sched.h).
 const CLONE_THREAD: u64 = 0x10000;
 
+/// `FtraceEventBundle.event`.
+const EVENT: u32 = 2;
+
 const SWITCH: u32 = 4;
 const WAKEUP: u32 = 17;
 const WAKING: u32 = 20;
@@ -111,9 +114,14 @@ pub(super) struct Bundle<'a> {
 impl<'a> Bundle<'a> {
     pub(super) fn parse(bytes: &'a [u8]) -> Self {
         let mut bundle = Self { bytes, ..Self::default() };
-        let is_broken = Fields::new(bytes).each(|number, value| {
+        let mut fields = Fields::new(bytes);
+        loop {
+            while fields.short_bytes(EVENT as u8).is_some() {
+                bundle.count += 1;
+            }
+            let Some((number, value)) = fields.next() else { break };
             match number {
-                2 => bundle.count += 1,
+                EVENT => bundle.count += 1,
                 1 => bundle.cpu = u32::try_from(value.uint()).unwrap_or(MAX_CPUS),
                 3 => bundle.lost = value.uint() != 0,
                 4 => bundle.compact = Some(value.bytes()),
@@ -125,8 +133,8 @@ impl<'a> Bundle<'a> {
                 10 => bundle.previous_end = Some(value.uint()),
                 _ => {}
             }
-        });
-        bundle.is_broken = is_broken;
+        }
+        bundle.is_broken = fields.is_broken();
         bundle
     }
 
@@ -151,12 +159,32 @@ impl<'a> Bundle<'a> {
         self.clock != 0 && (self.clocks.0.is_none() || self.clocks.1.is_none())
     }
 
-    fn events(&self) -> impl Iterator<Item = &'a [u8]> {
-        Fields::new(self.bytes).filter(|(number, _)| *number == 2).map(|(_, value)| value.bytes())
+    fn events(&self) -> Events<'a> {
+        Events(Fields::new(self.bytes))
     }
 
     fn descriptors(&self) -> impl Iterator<Item = &'a [u8]> {
         Fields::new(self.bytes).filter(|(number, _)| *number == 11).map(|(_, value)| value.bytes())
+    }
+}
+
+/// The events of a bundle.
+struct Events<'a>(Fields<'a>);
+
+impl<'a> Events<'a> {
+    /// The next one, whatever is before it.
+    #[inline(never)]
+    fn seek(&mut self) -> Option<&'a [u8]> {
+        self.0.find(|(number, _)| *number == EVENT).map(|(_, value)| value.bytes())
+    }
+}
+
+impl<'a> Iterator for Events<'a> {
+    type Item = &'a [u8];
+
+    #[inline]
+    fn next(&mut self) -> Option<&'a [u8]> {
+        self.0.short_bytes(EVENT as u8).or_else(|| self.seek())
     }
 }
 

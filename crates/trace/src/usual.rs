@@ -2,7 +2,7 @@
 //! range, are read field by field.
 
 use super::raw::{thread, MAX_CPUS};
-use super::wire::{self, varint, Value};
+use super::wire::{self, short_bytes, varint, varying_varint, Value};
 use scxprof_base::sample::sched::SchedTask;
 use scxprof_base::sample::Comm;
 
@@ -20,14 +20,34 @@ impl<'a> Fields<'a> {
         reason = "what it returns is stored once, in the event, and not copied from call to call"
     )]
     #[inline(always)]
-    fn number(&mut self, field: u8) -> Option<u64> {
+    fn number_by(&mut self, read: impl FnOnce(&'a [u8]) -> Option<(u64, &'a [u8])>, field: u8) -> Option<u64> {
         let (tag, rest) = self.0.split_first()?;
         if *tag != field << 3 {
             return None;
         }
-        let (value, rest) = varint(rest)?;
+        let (value, rest) = read(rest)?;
         self.0 = rest;
         Some(value)
+    }
+
+    /// A number that most often has one byte.
+    #[expect(
+        clippy::inline_always,
+        reason = "what it returns is stored once, in the event, and not copied from call to call"
+    )]
+    #[inline(always)]
+    fn number(&mut self, field: u8) -> Option<u64> {
+        self.number_by(varint, field)
+    }
+
+    /// A number whose length differs from event to event.
+    #[expect(
+        clippy::inline_always,
+        reason = "what it returns is stored once, in the event, and not copied from call to call"
+    )]
+    #[inline(always)]
+    fn varying(&mut self, field: u8) -> Option<u64> {
+        self.number_by(varying_varint, field)
     }
 
     #[expect(
@@ -36,11 +56,7 @@ impl<'a> Fields<'a> {
     )]
     #[inline(always)]
     fn text(&mut self, field: u8) -> Option<&'a [u8]> {
-        let ([tag, len], rest) = self.0.split_first_chunk()?;
-        if *tag != field << 3 | 2 || *len >= 0x80 {
-            return None;
-        }
-        let (text, rest) = rest.split_at_checked(usize::from(*len))?;
+        let (text, rest) = short_bytes(self.0, field)?;
         self.0 = rest;
         Some(text)
     }
@@ -53,7 +69,7 @@ impl<'a> Fields<'a> {
     #[inline(always)]
     fn task(&mut self, from: u8) -> Option<SchedTask> {
         let comm = Comm::new(self.text(from)?);
-        let tid = thread(self.number(from + 1)?)?;
+        let tid = thread(self.varying(from + 1)?)?;
         let prio = i32::try_from(self.number(from + 2)?).ok()?;
         Some(SchedTask { tid, prio, comm })
     }
@@ -105,8 +121,8 @@ impl<'a> Outer<'a> {
 #[inline(always)]
 fn outer(event: &[u8]) -> Option<(u64, u32, u32, &[u8])> {
     let mut fields = Fields(event);
-    let (time, tid) = (fields.number(1)?, fields.number(2)?);
-    let (tag, rest) = varint(fields.0)?;
+    let (time, tid) = (fields.varying(1)?, fields.varying(2)?);
+    let (tag, rest) = varying_varint(fields.0)?;
     let (len, content) = varint(rest)?;
     // The others are the time and the thread again.
     let number = u32::try_from(tag >> 3).ok().filter(|number| (3..1 << 29).contains(number))?;

@@ -129,8 +129,10 @@ impl Moves {
                 if before == cpu {
                     return;
                 }
-                if self.routes.len() < MAX_ROUTES || self.routes.contains_key(&(before, cpu)) {
-                    *self.routes.entry((before, cpu)).or_default() += 1;
+                if let Some(count) = self.routes.get_mut(&(before, cpu)) {
+                    *count += 1;
+                } else if self.routes.len() < MAX_ROUTES {
+                    self.routes.insert((before, cpu), 1);
                 } else {
                     self.no_room += 1;
                 }
