@@ -8,6 +8,7 @@ use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::process::Pid;
 use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
 
@@ -65,7 +66,7 @@ struct Scene {
     /// The program's own.
     threads: Vec<Thread>,
     strangers: Vec<Thread>,
-    _moved: Vec<Moved>,
+    _movers: Vec<Mover>,
     _programs: Vec<Running>,
     _shell: Option<Shell>,
     // Dropped last.
@@ -83,7 +84,7 @@ impl Scene {
             programs.push(running.map_err(|error| format!("{error:#}"))?);
         }
         let threads = programs[0].threads.clone();
-        let moved = programs.iter().map(|running| Moved::start(&running.threads)).collect::<Result<_, _>>()?;
+        let movers = programs.iter().map(|running| Mover::start(&running.threads)).collect::<Result<_, _>>()?;
         for second in &programs[1..] {
             // Were one of them not alone, its set would be another than the program's of that number.
             let tagged = |thread: &Thread| {
@@ -97,7 +98,7 @@ impl Scene {
             // It shares a pipe with cat, but nothing with the program.
             strangers.push(Thread { group: None, name: "tar".into(), pid: 0, tid: 0 });
         }
-        Ok(Self { name, threads, strangers, _moved: moved, _programs: programs, _shell: shell, cgroup })
+        Ok(Self { name, threads, strangers, _movers: movers, _programs: programs, _shell: shell, cgroup })
     }
 
     /// The program's threads and the strangers.
@@ -106,14 +107,14 @@ impl Scene {
     }
 }
 
-/// Moves the threads of each group from CPU to CPU together, until this is dropped. The kernel may leave both ends of a connection on
-/// one CPU for as long as a test samples, and what only one CPU uses tells nothing.
-struct Moved {
+/// Moves the threads of a program from CPU to CPU until it is dropped, those of a group together. The kernel may leave both ends of a
+/// connection on one CPU for as long as a test samples; scxprof does not count an object that only one CPU uses.
+struct Mover {
     ended: Sender<()>,
-    mover: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<()>>,
 }
 
-impl Moved {
+impl Mover {
     fn start(threads: &[Thread]) -> Result<Self, String> {
         let allowed =
             sched_getaffinity(None).map_err(|error| format!("cannot get the CPUs of this process: {error}"))?;
@@ -121,38 +122,38 @@ impl Moved {
         if cpus.len() < 2 {
             return Err("there is only one CPU".into());
         }
-        let mut groups: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+        // A thread alone is a group of its own.
+        let mut groups: BTreeMap<String, Vec<Pid>> = BTreeMap::new();
         for thread in threads {
-            if let Some(group) = &thread.group {
-                groups.entry(group.clone()).or_default().push(thread.tid);
-            }
+            let group = thread.group.as_ref().unwrap_or(&thread.name);
+            groups.entry(group.clone()).or_default().extend(Pid::from_raw(thread.tid as i32));
         }
         let (ended, end) = channel();
         let move_all = move || {
             for turn in 0.. {
-                for (number, tids) in groups.values().enumerate() {
+                for (number, tids) in groups.values_mut().enumerate() {
                     let mut one = CpuSet::new();
                     one.set(cpus[(number + turn) % cpus.len()]);
-                    for &tid in tids {
-                        // It may have ended.
-                        let _ = sched_setaffinity(Pid::from_raw(tid as i32), &one);
-                    }
+                    tids.retain(|&tid| match sched_setaffinity(Some(tid), &one) {
+                        Ok(()) => true,
+                        Err(Errno::SRCH) => false,
+                        Err(error) => panic!("cannot move thread {tid:?}: {error}"),
+                    });
                 }
                 if end.recv_timeout(TURN) != Err(RecvTimeoutError::Timeout) {
                     break;
                 }
             }
         };
-        Ok(Self { ended, mover: Some(std::thread::spawn(move_all)) })
+        Ok(Self { ended, thread: Some(std::thread::spawn(move_all)) })
     }
 }
 
-impl Drop for Moved {
+impl Drop for Mover {
     fn drop(&mut self) {
         let _ = self.ended.send(());
-        if let Some(mover) = self.mover.take() {
-            let _ = mover.join();
-        }
+        let ended = self.thread.take().map(JoinHandle::join);
+        assert!(std::thread::panicking() || matches!(ended, Some(Ok(()))), "the threads were not moved");
     }
 }
 

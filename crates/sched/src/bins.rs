@@ -83,14 +83,14 @@ impl Table {
     }
 }
 
-/// Durations that wait to be counted. Each is somewhere else in the counts, which are seldom in the nearest caches; those of
-/// several are fetched at once.
+/// The number of durations that wait to be counted. The counts are seldom in the nearest caches; those of several durations are
+/// fetched at the same time.
 const WAITING: usize = 14;
 
 /// Counts by bin. If the bins between the first and the last one are more than [`MAX_BINS`], the first ones are one.
 #[derive(Clone, Default)]
 pub(super) struct Bins {
-    /// The bins of durations that are not in `counts` yet; the first of them.
+    /// Bins of durations that are not in `counts` yet; the first `len` of these.
     waiting: [u16; WAITING],
     len: u8,
     /// The number of the first one of `counts`.
@@ -108,16 +108,12 @@ impl Bins {
         if usize::from(self.len) == WAITING {
             self.settle();
         }
-        // There are some 2,200 bins.
+        // There are some 2,200 bins, so that the number of one has 16 bits.
         let bin = TABLE.bin(ns) as u16;
         if let Some(place) = self.waiting.get_mut(usize::from(self.len)) {
             *place = bin;
             self.len += 1;
         }
-    }
-
-    fn waiting(&self) -> &[u16] {
-        self.waiting.get(..usize::from(self.len)).unwrap_or_default()
     }
 
     /// Counts those that wait.
@@ -178,11 +174,8 @@ impl Bins {
     /// Adds all of `other`.
     pub(super) fn merge(&mut self, other: &Self) {
         // From the highest one on, they grow once.
-        for (bin, count) in other.iter().rev() {
+        for (bin, count) in other.settled().iter().rev() {
             self.add_to(bin, count);
-        }
-        for &bin in other.waiting() {
-            self.add_to(u32::from(bin), 1);
         }
     }
 

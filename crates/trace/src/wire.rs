@@ -107,11 +107,7 @@ impl<'a> Fields<'a> {
         let number = u32::from(tag >> 3);
         match tag & 7 {
             0 => varint(rest).map(|(value, rest)| (number, Value::Varint(value), rest)),
-            2 => {
-                let (&len, rest) = rest.split_first().filter(|(len, _)| **len < 0x80)?;
-                let (bytes, rest) = rest.split_at_checked(usize::from(len))?;
-                Some((number, Value::Bytes(bytes), rest))
-            }
+            2 => short_bytes(self.rest, tag >> 3).map(|(bytes, rest)| (number, Value::Bytes(bytes), rest)),
             _ => None,
         }
     }
@@ -166,7 +162,7 @@ impl<'a> Iterator for Fields<'a> {
 }
 
 /// The content of a field of bytes with this number, which is below 16, and the bytes after it; `None` if the next field is another one,
-/// or its length has more than one byte.
+/// its length has more than one byte, or it is cut off.
 #[inline]
 pub(super) fn short_bytes(all: &[u8], number: u8) -> Option<(&[u8], &[u8])> {
     let ([tag, len], rest) = all.split_first_chunk()?;
@@ -180,10 +176,12 @@ pub(super) fn short_bytes(all: &[u8], number: u8) -> Option<(&[u8], &[u8])> {
 #[inline]
 #[must_use]
 pub fn varint(all: &[u8]) -> Option<(u64, &[u8])> {
-    match all.split_first() {
-        Some((&first, rest)) if first < 0x80 => Some((u64::from(first), rest)),
-        _ => varying_varint(all),
-    }
+    one_byte(all).or_else(|| varying_varint(all))
+}
+
+#[inline]
+fn one_byte(all: &[u8]) -> Option<(u64, &[u8])> {
+    all.split_first().filter(|(first, _)| **first < 0x80).map(|(first, rest)| (u64::from(*first), rest))
 }
 
 /// The same, quick for one whose length differs each time, so that no branch on it can be predicted.
@@ -201,7 +199,7 @@ pub(super) fn varying_varint(all: &[u8]) -> Option<(u64, &[u8])> {
             return Some((value, all.get(ends.trailing_zeros() as usize / 8 + 1..)?));
         }
     }
-    long_varint(all)
+    one_byte(all).or_else(|| long_varint(all))
 }
 
 /// The same for one of more than 8 bytes, or near the end of the bytes.

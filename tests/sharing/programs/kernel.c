@@ -206,6 +206,7 @@ static void event_work(struct worker *w) {
     uint64_t value = 1;
     if (epoll_wait(own->poll, &event, 1, WAIT_MS) != 1 || read(own->in, &value, sizeof value) < 0)
         return;
+    // Little, so that the pair has clearly more of its misses in common than the 2 % that join threads: 400 times left 3 %.
     own_work(w, 100);
     value = 1;
     if (write(own->out, &value, sizeof value) < 0)
