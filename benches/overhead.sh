@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # What the timer source costs those that it watches: CPU time of fixed work with the event off, on the tick, and at FREQ
-# Hz, and the CPU share of the sampler itself while every CPU is busy.
+# Hz, where perf is installed also what perf record costs them at FREQ Hz, and the CPU share of the sampler itself while every
+# CPU is busy.
 #
 # Usage (root): benches/overhead.sh [ROUNDS [FREQ [CPU...]]]
 # A loop of arithmetic and one of random loads in 1 MiB (benches/loops.c) run all the time, each on a CPU of its own. A
-# round has four phases of 1.5 s: off, tick, off, FREQ Hz, in the opposite order every other round. A phase counts with
+# round has phases of 1.5 s: off, tick, off, FREQ Hz, off, perf, in the opposite order every other round. A phase counts with
 # the CPU time of a unit of work (about 10 ms): the median of its units, which has in it what other programs on the CPU,
 # the sampler too, push out of the caches; and the limit of the fastest tenth, which has little of that. A pair is an "on" phase over the "off" phase of its
 # half of the round. Prints the median of the pairs' ratios and the 95 % interval of that median by bootstrap (10,000
@@ -36,29 +37,40 @@ off() { # ROUND HALF
   sleep "$phase"
   echo "$1 $2 off $begin $(date +%s%N)" >>"$work/phases"
 }
-on() { # ROUND HALF SCXPROF-OPTION...
-  local round=$1 half=$2 begin sampler
-  shift 2
-  "$scxprof" run -t 60 --source timer -o "$work/cells.json" "$@" 2>/dev/null &
+on() { # ROUND HALF
+  local begin sampler
+  local run=("$scxprof" run -t 60 --source timer -o "$work/cells.json")
+  rm -f "$work/perf.data"
+  case $2 in
+    tick) "${run[@]}" 2>/dev/null & ;;
+    freq) "${run[@]}" --freq "$freq" 2>/dev/null & ;;
+    perf) perf record -q -a -e cpu-clock -F "$freq" -o "$work/perf.data" >/dev/null 2>&1 & ;;
+  esac
   sampler=$!
   pids+=("$sampler")
-  # The events are on when the threads that read the rings are there.
-  until grep -qs '^ring' "/proc/$sampler/task/"*/comm; do sleep 0.05; done
+  # The events are on when the threads that read the rings are there, or the file of perf.
+  until [ -s "$work/perf.data" ] || grep -qs '^ring' "/proc/$sampler/task/"*/comm; do sleep 0.05; done
   sleep 0.3
   begin=$(date +%s%N)
   sleep "$phase"
-  echo "$round $half on $begin $(date +%s%N)" >>"$work/phases"
+  echo "$1 $2 on $begin $(date +%s%N)" >>"$work/phases"
   kill -INT "$sampler"
   wait "$sampler" || :
   unset 'pids[-1]'
 }
 
+halves=(tick freq)
+if perf record -q -a -e cpu-clock -o "$work/perf.data" true >/dev/null 2>&1; then
+  halves+=(perf)
+else
+  echo "perf record does not work here: not compared with it" >&2
+fi
 echo "$(date -u +%F), $(nproc) CPUs, $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -1), Linux $(uname -r), $rounds rounds"
 for round in $(seq "$rounds"); do
   if [ $((round % 2)) = 1 ]; then
-    off "$round" tick; on "$round" tick; off "$round" freq; on "$round" freq --freq "$freq"
+    for half in "${halves[@]}"; do off "$round" "$half"; on "$round" "$half"; done
   else
-    on "$round" freq --freq "$freq"; off "$round" freq; on "$round" tick; off "$round" tick
+    for ((at = ${#halves[@]} - 1; at >= 0; at--)); do on "$round" "${halves[at]}"; off "$round" "${halves[at]}"; done
   fi
 done
 
@@ -66,10 +78,11 @@ done
 tick=$("$scxprof" run -t 1 --source timer -v -o "$work/cells.json" 2>&1 | sed -n 's/.*, about \([0-9]*\) samples a second.*/\1/p')
 
 for loop in cpu memory; do
-  for what in "tick 0.5" "tick 0.1" "freq 0.5" "freq 0.1"; do
+  for what in "tick 0.5" "tick 0.1" "freq 0.5" "freq 0.1" "perf 0.5" "perf 0.1"; do
     read -r half part <<<"$what"
+    [[ " ${halves[*]} " = *" $half "* ]] || continue
     hz=$freq
-    [ "$half" = freq ] || hz=${tick:-250}
+    [ "$half" != tick ] || hz=${tick:-250}
     awk -v part="$part" -v loop="$loop" -v half="$half" -v hz="$hz" '
       function sorted(from, to, n,    i, j, v) {
         for (i = 1; i <= n; i++) to[i] = from[i]
@@ -101,7 +114,7 @@ for loop in cpu memory; do
         # Counted, not sorted: there are many draws of few values.
         low = quantile(0.025); high = quantile(0.975)
         printf "%-6s loop, %s Hz%s, %s: %+.2f %% (95 %% interval %+.2f to %+.2f), %.0f ns a sample (%.0f to %.0f); %d pairs, off %.2f ms a unit\n",
-          loop, hz, half == "tick" ? " (tick)" : "", part == 0.5 ? "median unit" : "fastest tenth", 100 * (m - 1), 100 * (low - 1), 100 * (high - 1),
+          loop, hz, half == "tick" ? " (tick)" : half == "perf" ? " (perf record)" : "", part == 0.5 ? "median unit" : "fastest tenth", 100 * (m - 1), 100 * (low - 1), 100 * (high - 1),
           1e9 * (m - 1) / hz, 1e9 * (low - 1) / hz, 1e9 * (high - 1) / hz, pairs, median(offs, pairs) / 1e6
         printf "       ratios:"
         for (i = 1; i <= pairs; i++) printf " %.4f", ratios[i]
