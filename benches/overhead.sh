@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What the timer source costs those that it watches: CPU time of fixed work with the event off, on the tick, and at FREQ
-# Hz, where perf is installed also what perf record costs them at FREQ Hz, and the CPU share of the sampler itself while every
+# Hz; where perf is installed, what perf record costs them at FREQ Hz; and the CPU share of the sampler itself while every
 # CPU is busy.
 #
 # Usage (root): benches/overhead.sh [ROUNDS [FREQ [CPU...]]]
@@ -49,7 +49,10 @@ on() { # ROUND HALF
   sampler=$!
   pids+=("$sampler")
   # The events are on when the threads that read the rings are there, or the file of perf.
-  until [ -s "$work/perf.data" ] || grep -qs '^ring' "/proc/$sampler/task/"*/comm; do sleep 0.05; done
+  until [ -s "$work/perf.data" ] || grep -qs '^ring' "/proc/$sampler/task/"*/comm; do
+    kill -0 "$sampler" 2>/dev/null || { echo "$2: the sampler ended at its start" >&2; exit 1; }
+    sleep 0.05
+  done
   sleep 0.3
   begin=$(date +%s%N)
   sleep "$phase"
